@@ -1,0 +1,1 @@
+"""Structured attention for fairseq: attention weights are marginals of a distribution over structures."""

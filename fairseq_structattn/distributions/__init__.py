@@ -1,0 +1,19 @@
+"""Exact inference in the distributions over structures that attention averages over. Needs torch only."""
+
+from .backend import use_backend
+from .bernoulli import Bernoulli
+from .categorical import Categorical
+from .linear_chain import LinearChain
+from .registry import distribution_names, get_distribution, register_distribution
+from .structured import StructuredDistribution
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "LinearChain",
+    "StructuredDistribution",
+    "distribution_names",
+    "get_distribution",
+    "register_distribution",
+    "use_backend",
+]

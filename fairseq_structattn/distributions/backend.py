@@ -1,0 +1,48 @@
+"""Which implementation of the inference algorithms runs.
+
+``auto`` (the default) takes the fastest one that the device, the dtype and the potentials allow; ``reference`` takes
+the plain PyTorch specification everywhere: slower, but twice differentiable. The environment variable
+``STRUCTATTN_BACKEND`` sets the choice for a process, :func:`use_backend` for a block of code.
+"""
+
+import os
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Iterator, Optional
+
+BACKENDS = ("auto", "reference")
+ENVIRONMENT_VARIABLE = "STRUCTATTN_BACKEND"
+
+_override: ContextVar[Optional[str]] = ContextVar("structattn_backend", default=None)
+
+
+def current_backend() -> str:
+    """The backend in force: that of the innermost :func:`use_backend`, else ``STRUCTATTN_BACKEND``, else ``auto``.
+
+    Raises:
+        ValueError: ``STRUCTATTN_BACKEND`` holds an unknown name.
+    """
+    override = _override.get()
+    if override is not None:
+        return override
+    return _checked(os.environ.get(ENVIRONMENT_VARIABLE) or "auto", ENVIRONMENT_VARIABLE)
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run a block with the backend ``name``; what counts is when a quantity is computed, not when it is differentiated.
+
+    Raises:
+        ValueError: ``name`` is not one of ``auto``, ``reference``.
+    """
+    token = _override.set(_checked(name, "use_backend"))
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+def _checked(name: str, origin: str) -> str:
+    if name not in BACKENDS:
+        raise ValueError(f"{origin}: unknown backend {name!r}; choose one of: {', '.join(BACKENDS)}")
+    return name

@@ -1,0 +1,67 @@
+"""Linear chain with K states in plain PyTorch: the specification that the fast implementations are tested against.
+
+One recursion, written against a semiring, whose gradients are marginals, best sequence or sample. It runs on any device
+and dtype, takes −inf anywhere and can be differentiated twice.
+"""
+
+from typing import Tuple, Type
+
+import torch
+from torch import Tensor
+
+from ..semirings import LogSemiring, Semiring
+
+
+def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Type[Semiring] = LogSemiring) -> Tensor:
+    """Semiring sum over all state sequences, ``[*batch]``: log Z in the log semiring. A sequence of length 0 scores 0.
+
+    The forward recursion of Kim et al. (ICLR 2017), figure 2.
+
+    Args:
+        unary: ``[*batch, n, K]``, score of each state at each position; finite in padding.
+        pairwise: ``[*batch, n-1, K, K]`` or ``[K, K]``, score of state a at i and b at i+1 in ``[..., a, b]``; finite
+            in padding.
+        lengths: integers ``[*batch]``.
+    """
+    batch_shape, n = unary.shape[:-2], unary.shape[-2]
+    if n == 0:
+        return unary.sum((-2, -1))
+    nothing = unary.new_zeros(batch_shape)
+    # unbind, because the gradient of an index is as large as the tensor that was indexed, once per position.
+    positions = unary.unbind(-2)
+    edges = _per_edge(unary, pairwise).unbind(-3)
+    message = positions[0]
+    for i in range(1, n):
+        arriving = semiring.sum(message.unsqueeze(-1) + edges[i - 1], -2) + positions[i]
+        message = torch.where((lengths > i).unsqueeze(-1), arriving, message)
+    return torch.where(lengths > 0, semiring.sum(message, -1), nothing)
+
+
+def expectations(
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Type[Semiring] = LogSemiring
+) -> Tuple[Tensor, Tensor, Tensor]:
+    """The total ``[*batch]`` and its gradients with respect to unary ``[*batch, n, K]`` and edge scores
+    ``[*batch, n-1, K, K]``: marginals in the log semiring, indicators of a sequence in the others.
+
+    Arguments as for :func:`total`. The results carry a graph where gradients are enabled and the potentials need them.
+    """
+    track = torch.is_grad_enabled() and (unary.requires_grad or pairwise.requires_grad)
+    with torch.inference_mode(False), torch.enable_grad():
+        unary, edges = _differentiable(unary), _differentiable(_per_edge(unary, pairwise))
+        value = total(unary, edges, lengths, semiring)
+        on_unary, on_edges = torch.autograd.grad(value.sum(), (unary, edges), create_graph=track, allow_unused=True)
+    # A single position leaves the edges unused; they are an empty tensor then.
+    results = (value, on_unary, edges if on_edges is None else on_edges)
+    return results if track else tuple(result.detach() for result in results)
+
+
+def _per_edge(unary: Tensor, pairwise: Tensor) -> Tensor:
+    n, states = unary.shape[-2:]
+    return pairwise.expand(unary.shape[:-2] + (max(n - 1, 0), states, states))
+
+
+def _differentiable(tensor: Tensor) -> Tensor:
+    # Never the caller's own flag: a tensor that needs no gradient is detached first.
+    if tensor.requires_grad:
+        return tensor
+    return (tensor.clone() if tensor.is_inference() else tensor.detach()).requires_grad_()

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Installs the package with what its tests need, then runs ruff and the tests.
+#
+#   bash scripts/test.sh                            in the active environment, or in .venv (made where there is none)
+#   bash scripts/test.sh python3.10                 with that interpreter, in .venv-3.10
+#   bash scripts/test.sh -- -m 'not slow' tests/cli further arguments go to pytest
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+
+interpreter=""
+if [[ $# -gt 0 && "$1" != -- ]]; then
+    interpreter="$1"
+    shift
+fi
+if [[ $# -gt 0 ]]; then
+    [[ "$1" == -- ]] || structattn_die "unexpected argument '$1'; usage: bash scripts/test.sh [PYTHON] [-- PYTEST_ARGUMENTS]"
+    shift
+fi
+
+structattn_install test,quickstart,plot "$interpreter"
+cd "$STRUCTATTN_ROOT"
+structattn_say "ruff"
+"$STRUCTATTN_PYTHON" -m ruff check .
+structattn_say "pytest, $("$STRUCTATTN_PYTHON" --version)"
+"$STRUCTATTN_PYTHON" -m pytest "$@"
