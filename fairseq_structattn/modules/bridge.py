@@ -1,0 +1,62 @@
+"""The start state of the decoder."""
+
+from typing import List
+
+import torch
+from torch import Tensor, nn
+
+from fairseq_structattn.modules.recurrent import State
+
+
+class ZeroStart(nn.Module):
+    """Starts from zeros (what the released code of Kim et al. 2017 does)."""
+
+    def __init__(self, source_dim: int, hidden_dim: int, source_layers: int, layers: int, state_size: int):
+        super().__init__()
+        self.shape, self.state_size = (layers, hidden_dim), state_size
+
+    def forward(self, finals: List[Tensor]) -> State:
+        """Ignores the encoder's final states but for their number, device and type."""
+        layers, hidden_dim = self.shape
+        zeros = finals[-1].new_zeros(layers, finals[-1].size(0), hidden_dim)
+        return (zeros,) * self.state_size
+
+
+class BridgedStart(nn.Module):
+    """A learned map from the encoder's final states: hidden states ``tanh(W h + b)``, cells ``W h + b``.
+
+    The top layers face each other: with as many layers on both sides each decoder layer starts from its counterpart;
+    of a deeper encoder the lower layers are left out; under a shallower one the lowest layer serves several.
+
+    Args:
+        source_dim: size of a final state of the encoder
+        hidden_dim: units of a decoder layer
+        source_layers: layers of the encoder
+        layers: layers of the decoder
+        state_size: 2 for an LSTM (hidden states and cells), 1 for a GRU
+    """
+
+    def __init__(self, source_dim: int, hidden_dim: int, source_layers: int, layers: int, state_size: int):
+        super().__init__()
+        self.counterparts = [max(0, layer + source_layers - layers) for layer in range(layers)]
+        self.state_size = state_size
+        self.projections = nn.ModuleList(nn.Linear(source_dim, state_size * hidden_dim) for _ in range(layers))
+
+    def forward(self, finals: List[Tensor]) -> State:
+        """From a final state ``[batch, source_dim]`` per encoder layer to tensors ``[layers, batch, hidden_dim]``."""
+        projected = [project(finals[layer]) for project, layer in zip(self.projections, self.counterparts)]
+        hidden, *cells = torch.stack(projected).chunk(self.state_size, -1)
+        return (torch.tanh(hidden), *cells)
+
+
+class BackwardStart(BridgedStart):
+    """``s₀ = tanh(W h₁)`` of the backward encoder's state at the first word (Bahdanau et al. 2015, appendix A.2.2)."""
+
+    def __init__(self, source_dim: int, hidden_dim: int, source_layers: int, layers: int, state_size: int):
+        super().__init__(source_dim // 2, hidden_dim, source_layers, layers, state_size)
+
+    def forward(self, finals: List[Tensor]) -> State:
+        return super().forward([final.chunk(2, -1)[1] for final in finals])
+
+
+STARTS = {"bridge": BridgedStart, "zero": ZeroStart, "backward": BackwardStart}

@@ -1,0 +1,50 @@
+"""From decoder state and context to the vector that predicts the next word."""
+
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+
+class TanhReadout(nn.Module):
+    """The attentional state ``h̃ = tanh(U[c; h])`` (Luong et al. 2015, equation 5), without bias as in Kim et al. 2017.
+
+    Args:
+        state_dim: size of a decoder state ``h``
+        context_dim: size of a context ``c``, 0 for a decoder without attention: ``h̃ = tanh(U h)``
+        embed_dim: size of a word embedding (not used)
+        output_dim: size of the result
+    """
+
+    def __init__(self, state_dim: int, context_dim: int, embed_dim: int, output_dim: int):
+        super().__init__()
+        self.projection = nn.Linear(context_dim + state_dim, output_dim, bias=False)
+
+    def forward(self, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
+        """All arguments ``[..., dim]``; returns ``[..., output_dim]``."""
+        inputs = state if context is None else torch.cat((context, state), -1)
+        return torch.tanh(self.projection(inputs))
+
+
+class MaxoutReadout(nn.Module):
+    """The deep output ``max(t̃₂ₖ₋₁, t̃₂ₖ)`` of ``t̃ = U s + V Ey + C c`` (Bahdanau et al. 2015, appendix A.2.2).
+
+    Args:
+        state_dim: size of a decoder state ``s``
+        context_dim: size of a context ``c``, 0 for a decoder without attention
+        embed_dim: size of the embedding ``Ey`` of the previous word
+        output_dim: size of the result, half of that of ``t̃``
+    """
+
+    def __init__(self, state_dim: int, context_dim: int, embed_dim: int, output_dim: int):
+        super().__init__()
+        self.projection = nn.Linear(state_dim + context_dim + embed_dim, 2 * output_dim)
+
+    def forward(self, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
+        """All arguments ``[..., dim]``; returns ``[..., output_dim]``."""
+        inputs = (state, embedded) if context is None else (state, context, embedded)
+        pieces = self.projection(torch.cat(inputs, -1))
+        return pieces.view(*pieces.shape[:-1], -1, 2).max(-1).values
+
+
+READOUTS = {"tanh": TanhReadout, "maxout": MaxoutReadout}

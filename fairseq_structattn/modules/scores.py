@@ -1,0 +1,131 @@
+"""Attention scores: how well a query matches each source position.
+
+A score splits its work in two. What depends on the source only, its *keys*, is computed once per sentence by
+``key_projection``; what depends on the query is computed by ``forward`` at every target step.
+"""
+
+import math
+from typing import Callable, Dict, List, Type
+
+import torch
+from torch import Tensor, nn
+
+_SCORES: Dict[str, Type["Score"]] = {}
+
+
+def register_score(name: str) -> Callable[[Type["Score"]], Type["Score"]]:
+    """Class decorator: makes a :class:`Score` selectable as ``--attention-score name``."""
+
+    def register(cls: Type["Score"]) -> Type["Score"]:
+        known = _SCORES.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(f"the attention score {name!r} is already registered by {known.__qualname__}")
+        _SCORES[name] = cls
+        return cls
+
+    return register
+
+
+def score_names() -> List[str]:
+    """Values of ``--attention-score``, in order of registration."""
+    return list(_SCORES)
+
+
+def build_score(name: str, query_dim: int, source_dim: int, hidden_dim: int) -> "Score":
+    """The score registered as `name`.
+
+    Args:
+        name: one of :func:`score_names`
+        query_dim: size of a query
+        source_dim: size of a source state
+        hidden_dim: size of the hidden layer of ``additive`` and ``concat``; the others have none
+
+    Raises:
+        ValueError: unknown `name`, or sizes the score cannot compare
+    """
+    if name not in _SCORES:
+        raise ValueError(f"--attention-score {name}: not known, choose from {', '.join(_SCORES)}")
+    return _SCORES[name](query_dim, source_dim, hidden_dim)
+
+
+class Score(nn.Module):
+    """Contract of a score.
+
+    Attributes:
+        key_projection: module that maps source states ``[batch, src_len, source_dim]`` to keys
+            ``[batch, src_len, key_dim]``
+    """
+
+    key_projection: nn.Module
+
+    def __init__(self, query_dim: int, source_dim: int, hidden_dim: int):
+        super().__init__()
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Scores of every pair.
+
+        Args:
+            query: ``[batch, tgt_len, query_dim]``
+            keys: ``[batch, src_len, key_dim]``, from ``key_projection``
+
+        Returns:
+            ``[batch, tgt_len, src_len]``
+        """
+        raise NotImplementedError
+
+
+@register_score("dot")
+class DotScore(Score):
+    """``score(s, h) = sᵀh`` (Luong et al. 2015, section 3.1, equation 8). Both sizes must be equal."""
+
+    def __init__(self, query_dim: int, source_dim: int, hidden_dim: int):
+        super().__init__(query_dim, source_dim, hidden_dim)
+        if query_dim != source_dim:
+            raise ValueError(
+                f"a dot score compares vectors of equal size, but decoder states have {query_dim} units and encoder "
+                f"states {source_dim}: set --decoder-hidden-size {source_dim}, or choose --attention-score general"
+            )
+        self.key_projection = nn.Identity()
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return torch.bmm(query, keys.transpose(1, 2))
+
+
+@register_score("scaled-dot")
+class ScaledDotScore(DotScore):
+    """``score(s, h) = sᵀh / √d`` (Vaswani et al. 2017, section 3.2.1)."""
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return super().forward(query / math.sqrt(query.size(-1)), keys)
+
+
+@register_score("general")
+class GeneralScore(Score):
+    """``score(s, h) = sᵀW h`` (Luong et al. 2015, section 3.1, equation 8). The keys are ``W h``."""
+
+    def __init__(self, query_dim: int, source_dim: int, hidden_dim: int):
+        super().__init__(query_dim, source_dim, hidden_dim)
+        self.key_projection = nn.Linear(source_dim, query_dim, bias=False)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return torch.bmm(query, keys.transpose(1, 2))
+
+
+@register_score("concat")
+@register_score("additive")
+class AdditiveScore(Score):
+    """``score(s, h) = vᵀtanh(W s + U h)`` (Bahdanau et al. 2015, appendix A.1.2).
+
+    Luong et al. 2015 (equation 8) write the same function as ``concat``, ``vᵀtanh(W_a[s; h])``: the columns of their
+    matrix are ``W`` and ``U`` side by side. Either way ``U h``, the keys, is computed once per sentence.
+    """
+
+    def __init__(self, query_dim: int, source_dim: int, hidden_dim: int):
+        super().__init__(query_dim, source_dim, hidden_dim)
+        self.key_projection = nn.Linear(source_dim, hidden_dim, bias=False)
+        self.query_projection = nn.Linear(query_dim, hidden_dim, bias=False)
+        self.energy = nn.Linear(hidden_dim, 1, bias=False)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        hidden = torch.tanh(self.query_projection(query).unsqueeze(2) + keys.unsqueeze(1))
+        return self.energy(hidden).squeeze(-1)

@@ -1,0 +1,87 @@
+"""StructuredAttention: weights, contexts, what it refuses."""
+
+import pytest
+import torch
+
+from fairseq_structattn.distributions import LinearChain
+from fairseq_structattn.modules.attention import StructuredAttention
+
+LENGTHS = torch.tensor([5, 2])
+
+
+def attend(distribution, dtype=torch.float32, **options):
+    torch.manual_seed(1)
+    attention = StructuredAttention(6, 4, distribution=distribution, **options).to(dtype)
+    states, query = torch.randn(2, 5, 4, dtype=dtype), torch.randn(2, 3, 6, dtype=dtype)
+    source = attention.prepare(states, LENGTHS)
+    return attention, query, source, *attention(query, source)
+
+
+def test_softmax_is_classical_attention():
+    attention, query, source, context, weights = attend("softmax")
+    for item, length in enumerate(LENGTHS):
+        scores = query[item] @ attention.score.key_projection.weight @ source.values[item, :length].t()
+        torch.testing.assert_close(weights[item, :, :length], scores.softmax(-1))
+    torch.testing.assert_close(context, weights @ source.values)
+
+
+def test_sigmoid_is_not_normalized():
+    attention, query, source, _, weights = attend("sigmoid")
+    scores = query[0] @ source.keys[0].t()
+    torch.testing.assert_close(weights[0], scores.sigmoid())
+
+
+def test_chain_is_normalized_as_in_the_paper():
+    attention, query, source, context, weights = attend("linear-chain", scale=2.0, normalize="sum")
+    scores = query @ source.keys.transpose(1, 2)
+    chain = LinearChain(scores, attention.tables["pairwise"], LENGTHS.unsqueeze(1))
+    marginals = chain.marginals
+    torch.testing.assert_close(weights, 2 * marginals / marginals.sum(-1, keepdim=True))
+    torch.testing.assert_close(weights.sum(-1), torch.full((2, 3), 2.0))
+    torch.testing.assert_close(context, weights @ source.values)
+
+
+@pytest.mark.parametrize("distribution", ["softmax", "sigmoid", "linear-chain"])
+def test_padding_gets_exactly_nothing(distribution):
+    *_, weights = attend(distribution)
+    assert (weights[1, :, 2:] == 0).all()
+    assert (weights[1, :, :2] > 0).all()
+
+
+def test_gradients_reach_scores_values_and_table():
+    attention, query, source, context, _ = attend("linear-chain", normalize="sum")
+    context.pow(2).sum().backward()
+    for name, parameter in attention.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_where_nothing_can_be_selected_weights_and_gradients_are_zero():
+    attention, query, source, _, _ = attend("sigmoid", normalize="sum")
+    hopeless = source._replace(keys=source.keys * 0 - 1e6)
+    query = torch.ones_like(query).requires_grad_()
+    context, weights = attention(query, hopeless)
+    context.sum().backward()
+    assert (weights == 0).all() and (context == 0).all()
+    assert torch.isfinite(query.grad).all()
+
+
+def test_posterior_tells_more_than_weights():
+    attention, query, source, _, _ = attend("linear-chain")
+    posterior = attention.posterior(query, source)
+    assert posterior.batch_shape == (2, 3)
+    assert set(posterior.argmax.unique().tolist()) <= {0.0, 1.0}
+    assert (posterior.entropy >= 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_in_and_out(dtype):
+    *_, context, weights = attend("linear-chain", dtype=dtype, scale=2.0, normalize="sum")
+    assert context.dtype == weights.dtype == dtype
+    torch.testing.assert_close(weights.float().sum(-1), torch.full((2, 3), 2.0), atol=0.02, rtol=0)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="--attention-normalize max: not known, choose from none, sum"):
+        StructuredAttention(4, 4, normalize="max")
+    with pytest.raises(ValueError, match="linear-chain"):
+        StructuredAttention(4, 4, distribution="quadratic-chain")
