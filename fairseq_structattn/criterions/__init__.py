@@ -1,0 +1,5 @@
+"""Criterions; importing this package registers them with fairseq, which does not look for them by itself."""
+
+from fairseq_structattn.criterions.label_smoothed_cross_entropy import StructuredLabelSmoothedCrossEntropy
+
+__all__ = ["StructuredLabelSmoothedCrossEntropy"]

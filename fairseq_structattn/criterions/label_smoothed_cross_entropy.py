@@ -1,0 +1,82 @@
+"""``structattn_label_smoothed_cross_entropy``: fairseq's label smoothed cross entropy and terms on the attention."""
+
+from dataclasses import dataclass, field
+
+import torch
+from fairseq import utils
+from fairseq.criterions import register_criterion
+from fairseq.criterions.label_smoothed_cross_entropy import (
+    LabelSmoothedCrossEntropyCriterion,
+    LabelSmoothedCrossEntropyCriterionConfig,
+)
+from fairseq.logging import metrics
+from torch import Tensor, nn
+
+from fairseq_structattn.modules.attention import StructuredAttention
+
+
+@dataclass
+class StructuredLabelSmoothedCrossEntropyOptions(LabelSmoothedCrossEntropyCriterionConfig):
+    """Fairseq's options and the weights of our terms, all 0 by default."""
+
+    pairwise_l2: float = field(
+        default=0.0,
+        metadata={"help": "weight of the L2 penalty on the pairwise potentials of the attention (paper: 0.005)"},
+    )
+
+
+@register_criterion("structattn_label_smoothed_cross_entropy", dataclass=StructuredLabelSmoothedCrossEntropyOptions)
+class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
+    """Cross entropy with label smoothing, plus ``pairwise_l2 / 2 · Σb²`` over the pairwise potentials ``b``.
+
+    The penalty adds ``pairwise_l2 · b`` to the gradient of an update (Kim et al. 2017, section 4.2), however many
+    batches and processes make the update: fairseq divides the sum of their losses by the sum of their sample sizes,
+    so each batch carries the penalty times its own sample size.
+
+    Args:
+        task: the fairseq task
+        sentence_avg: losses are averaged over sentences, not over tokens
+        label_smoothing: ε of the smoothing
+        ignore_prefix_size: target tokens left out at the beginning
+        report_accuracy: log the share of tokens predicted right
+        pairwise_l2: weight of the penalty
+
+    Raises:
+        ValueError: a negative weight
+    """
+
+    def __init__(
+        self, task, sentence_avg, label_smoothing, ignore_prefix_size=0, report_accuracy=False, pairwise_l2=0.0
+    ):
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if pairwise_l2 < 0:
+            raise ValueError(f"--pairwise-l2 {pairwise_l2}: must be 0 or greater")
+        self.pairwise_l2 = pairwise_l2
+
+    def forward(self, model, sample, reduce=True):
+        """The loss, its sample size and what to log; see fairseq's criterion of the same name."""
+        loss, sample_size, logging_output = super().forward(model, sample, reduce)
+        if self.pairwise_l2 > 0 and reduce:
+            penalty = self.pairwise_l2 / 2 * pairwise_square_norm(model) * sample_size
+            loss = loss + penalty
+            logging_output["loss"] = loss.data
+            logging_output["pairwise_l2"] = utils.item(penalty.data)
+        return loss, sample_size, logging_output
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs) -> None:
+        """Logs fairseq's metrics, and each of our terms per sample, in nats."""
+        super().reduce_metrics(logging_outputs)
+        sample_size = sum(log.get("sample_size", 0) for log in logging_outputs)
+        if any("pairwise_l2" in log for log in logging_outputs):
+            penalty = sum(log.get("pairwise_l2", 0) for log in logging_outputs)
+            metrics.log_scalar("pairwise_l2", penalty / sample_size, sample_size, round=6)
+
+
+def pairwise_square_norm(model: nn.Module) -> Tensor:
+    """``Σb²`` over the pairwise potentials of all attentions in `model`; 0 where there are none."""
+    total = torch.zeros((), device=next(model.parameters()).device)
+    for module in model.modules():
+        if isinstance(module, StructuredAttention) and "pairwise" in module.tables:
+            total = total + module.tables["pairwise"].float().pow(2).sum()
+    return total

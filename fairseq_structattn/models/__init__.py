@@ -1,0 +1,6 @@
+"""Models; importing this package registers them and their architectures with fairseq."""
+
+from fairseq_structattn.models import rnn_architectures  # noqa: F401
+from fairseq_structattn.models.rnn import StructuredAttentionRNN
+
+__all__ = ["StructuredAttentionRNN"]

@@ -1,0 +1,380 @@
+"""``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
+
+import os
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from fairseq import utils
+from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder, register_model
+from fairseq.modules import AdaptiveSoftmax
+from torch import Tensor, nn
+
+from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
+from fairseq_structattn.modules.attention import AttentionSource, StructuredAttention
+from fairseq_structattn.modules.bridge import STARTS
+from fairseq_structattn.modules.readout import READOUTS
+from fairseq_structattn.modules.recurrent import DecoderRNN, SentenceRNN, State, stack_state, unstack_state
+
+IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+
+
+class EncoderOutput(NamedTuple):
+    """A batch of source sentences, right-padded whatever the padding of ``src_tokens``.
+
+    Attributes:
+        keys: ``[batch, src_len, key_dim]``, the source's side of the attention score
+        states: ``[batch, src_len, source_dim]``, 0 on padding
+        lengths: ``[batch]``
+        left_padding: ``[batch]``, how many padding symbols came before each sentence in ``src_tokens``
+        finals: final state of each encoder layer, ``[batch, layers, source_dim]``
+    """
+
+    keys: Tensor
+    states: Tensor
+    lengths: Tensor
+    left_padding: Tensor
+    finals: Tensor
+
+    @property
+    def source(self) -> AttentionSource:
+        """What attention asks for."""
+        return AttentionSource(keys=self.keys, values=self.states, lengths=self.lengths)
+
+    def reorder(self, new_order: Tensor) -> "EncoderOutput":
+        """Sentences `new_order` ``[new_batch]`` of this batch."""
+        return EncoderOutput(*(part.index_select(0, new_order) for part in self))
+
+
+@register_model("structattn_rnn", dataclass=RNNOptions)
+class StructuredAttentionRNN(FairseqEncoderDecoderModel):
+    """Encoder-decoder with attention over structures (Kim et al. 2017); its architectures are in
+    :mod:`~fairseq_structattn.models.rnn_architectures`."""
+
+    @classmethod
+    def build_model(cls, cfg, task) -> "StructuredAttentionRNN":
+        """Builds the model for the dictionaries of `task`.
+
+        Args:
+            cfg: the options, as fairseq's configuration, a namespace or :class:`RNNOptions`
+            task: a fairseq task with ``source_dictionary`` and ``target_dictionary``
+
+        Raises:
+            ValueError: options that cannot work, by name and value
+        """
+        options = RNNOptions.from_namespace(cfg)
+        options.check()
+        source_embedding, target_embedding = _build_embeddings(options, task)
+        attention = _build_attention(options)
+        encoder = RNNEncoder(options, task.source_dictionary, source_embedding, attention)
+        decoder = RNNDecoder(options, task.target_dictionary, target_embedding, encoder.output_dim, attention)
+        model = cls(encoder, decoder)
+        _initialize(model, options.init_range)
+        _load_pretrained(source_embedding, task.source_dictionary, options.encoder_embed_path)
+        _load_pretrained(target_embedding, task.target_dictionary, options.decoder_embed_path)
+        return model
+
+
+class RNNEncoder(FairseqEncoder):
+    """Embeddings and a stacked LSTM or GRU.
+
+    Args:
+        options: options of the model
+        dictionary: of the source language
+        embed_tokens: its embeddings
+        attention: of the decoder; it says how keys are made of source states
+    """
+
+    def __init__(
+        self, options: RNNOptions, dictionary, embed_tokens: nn.Embedding, attention: Optional[StructuredAttention]
+    ):
+        super().__init__(dictionary)
+        self.embed_tokens = embed_tokens
+        self.padding_idx = dictionary.pad()
+        self.dropout_in = options.dropout_of("encoder_dropout_in")
+        self.dropout_out = options.dropout_of("encoder_dropout_out")
+        self.rnn = SentenceRNN(
+            options.cell,
+            embed_tokens.embedding_dim,
+            options.encoder_hidden_size,
+            options.encoder_layers,
+            options.encoder_bidirectional,
+            options.dropout_of("layer_dropout"),
+        )
+        self.output_dim = self.rnn.output_dim
+        self.max_source_positions = options.max_source_positions
+        # Belongs to the attention, but is applied here, once per sentence.
+        self.key_projection = nn.Identity() if attention is None else attention.score.key_projection
+
+    def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **unused) -> EncoderOutput:
+        """Encodes a batch.
+
+        Args:
+            src_tokens: ``[batch, src_len]``, padded on the left or on the right, possibly wider than its longest
+                sentence
+            src_lengths: not used, padding is recognised by its symbol
+        """
+        lengths = src_tokens.ne(self.padding_idx).sum(1)
+        left_padding = src_tokens.ne(self.padding_idx).cumsum(1).eq(0).sum(1)
+        tokens = rotate_left(src_tokens, left_padding)
+        embedded = F.dropout(self.embed_tokens(tokens), self.dropout_in, self.training)
+        states, finals = self.rnn(embedded.transpose(0, 1), lengths)
+        states = F.dropout(states.transpose(0, 1), self.dropout_out, self.training)
+        return EncoderOutput(self.key_projection(states), states, lengths, left_padding, torch.stack(finals, 1))
+
+    def reorder_encoder_out(self, encoder_out: EncoderOutput, new_order: Tensor) -> EncoderOutput:
+        """See :meth:`EncoderOutput.reorder`."""
+        return encoder_out.reorder(new_order)
+
+    def max_positions(self) -> int:
+        """Longest source sentence, in tokens."""
+        return self.max_source_positions
+
+
+class RNNDecoder(FairseqIncrementalDecoder):
+    """Stacked LSTM or GRU that attends to the source.
+
+    Where no input of the recurrence depends on what was attended to before, all target steps run at once and attention
+    is one call; with input feeding, or with the previous state as query, they run one after the other.
+
+    Args:
+        options: options of the model
+        dictionary: of the target language
+        embed_tokens: its embeddings
+        source_dim: size of a source state
+        attention: None for the plain encoder-decoder
+    """
+
+    def __init__(
+        self,
+        options: RNNOptions,
+        dictionary,
+        embed_tokens: nn.Embedding,
+        source_dim: int,
+        attention: Optional[StructuredAttention],
+    ):
+        super().__init__(dictionary)
+        self.embed_tokens = embed_tokens
+        self.attention = attention
+        self.dropout_in = options.dropout_of("decoder_dropout_in")
+        self.dropout_out = options.dropout_of("decoder_dropout_out")
+        self.max_target_positions = options.max_target_positions
+        self.query_previous = options.attention_query == "previous"
+        self.feed_dim = options.decoder_out_embed_dim if options.input_feeding else 0
+        embed_dim, hidden_size = embed_tokens.embedding_dim, options.decoder_hidden_size
+        context_dim = 0 if attention is None else source_dim
+        self.rnn = DecoderRNN(
+            options.cell,
+            embed_dim + (context_dim if self.query_previous else 0) + self.feed_dim,
+            hidden_size,
+            options.decoder_layers,
+            options.dropout_of("layer_dropout"),
+        )
+        self.start = STARTS[options.decoder_start](
+            source_dim, hidden_size, options.encoder_layers, options.decoder_layers, self.rnn.state_size
+        )
+        self.readout = READOUTS[options.decoder_readout](
+            hidden_size, context_dim, embed_dim, options.decoder_out_embed_dim
+        )
+        self.output_projection = self._build_output(options, len(dictionary))
+        self.adaptive_softmax = self._build_adaptive_softmax(options, len(dictionary))
+
+    def _build_output(self, options: RNNOptions, words: int) -> Optional[nn.Linear]:
+        if options.adaptive_softmax_cutoff:
+            return None
+        if options.share_decoder_input_output_embed or options.share_all_embeddings:
+            projection = nn.Linear(options.decoder_out_embed_dim, words, bias=False)
+            projection.weight = self.embed_tokens.weight
+            return projection
+        return nn.Linear(options.decoder_out_embed_dim, words)
+
+    def _build_adaptive_softmax(self, options: RNNOptions, words: int) -> Optional[AdaptiveSoftmax]:
+        cutoff = options.adaptive_softmax_cutoff
+        if not cutoff:
+            return None
+        if cutoff[-1] > words:
+            raise ValueError(
+                f"--adaptive-softmax-cutoff {','.join(map(str, cutoff))}: the target dictionary has only {words} words"
+            )
+        return AdaptiveSoftmax(words, options.decoder_out_embed_dim, list(cutoff), dropout=self.dropout_out)
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOutput,
+        incremental_state: Optional[IncrementalState] = None,
+        features_only: bool = False,
+        **unused,
+    ) -> Tuple[Tensor, Dict[str, List[Optional[Tensor]]]]:
+        """Decodes a batch, or its next words.
+
+        Args:
+            prev_output_tokens: ``[batch, tgt_len]``, the target shifted right
+            encoder_out: of the encoder
+            incremental_state: where the state between steps is kept; from the second call on, only the last token is
+                read
+            features_only: leave out the output layer
+
+        Returns:
+            scores of words ``[batch, tgt_len, vocabulary]`` (with an adaptive softmax or `features_only`: features
+            ``[batch, tgt_len, decoder_out_embed_dim]``), and ``{"attn": [weights]}`` with weights
+            ``[batch, tgt_len, src_len]`` in the order of ``src_tokens``, None without attention
+        """
+        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        return (features if features_only else self.output_layer(features)), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOutput,
+        incremental_state: Optional[IncrementalState] = None,
+        **unused,
+    ) -> Tuple[Tensor, Dict[str, List[Optional[Tensor]]]]:
+        """:meth:`forward` without the output layer."""
+        cached = self.get_incremental_state(incremental_state, "decoder")
+        if cached is not None:
+            prev_output_tokens = prev_output_tokens[:, -1:]
+        embedded = F.dropout(self.embed_tokens(prev_output_tokens), self.dropout_in, self.training).transpose(0, 1)
+        state, feed = self._initial_state(encoder_out, embedded) if cached is None else self._unpack(cached)
+        run = self._step_by_step if self.query_previous or self.feed_dim else self._all_at_once
+        features, weights, state, feed = run(embedded, state, feed, encoder_out.source)
+        self.set_incremental_state(incremental_state, "decoder", self._pack(state, feed))
+        if weights is not None:
+            weights = rotate_right(weights, encoder_out.left_padding)
+        return features.transpose(0, 1), {"attn": [weights]}
+
+    def output_layer(self, features: Tensor, **unused) -> Tensor:
+        """Scores of words; an adaptive softmax scores them later and gets the features."""
+        return features if self.output_projection is None else self.output_projection(features)
+
+    def _initial_state(self, encoder_out: EncoderOutput, embedded: Tensor) -> Tuple[State, Tensor]:
+        state = self.start(list(encoder_out.finals.unbind(1)))
+        return state, embedded.new_zeros(embedded.size(1), self.feed_dim)
+
+    def _all_at_once(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
+        hidden, state = self.rnn(embedded, state)
+        context, weights = self._attend(hidden, source)
+        return self._read_out(hidden, context, embedded), weights, state, feed
+
+    def _step_by_step(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
+        layers = unstack_state(state)
+        steps = []
+        for embedded_word in embedded.unbind(0):
+            hidden, inputs = layers[-1][0], [embedded_word]
+            if self.query_previous:
+                context, weights = self._attend(hidden.unsqueeze(0), source)
+                inputs.append(context.squeeze(0))
+            layers = self.rnn.step(torch.cat([*inputs, feed], -1), layers)
+            if not self.query_previous:
+                hidden = layers[-1][0]
+                context, weights = self._attend(hidden.unsqueeze(0), source)
+            if self.feed_dim:
+                feed = self._read_out(hidden, None if context is None else context.squeeze(0), embedded_word)
+            steps.append((hidden, context, weights, feed))
+        hidden, contexts, weights, features = zip(*steps)
+        contexts = None if self.attention is None else torch.cat(contexts)
+        weights = None if self.attention is None else torch.cat(weights, 1)
+        if self.feed_dim:
+            features = torch.stack(features)
+        else:
+            features = self._read_out(torch.stack(hidden), contexts, embedded)
+        return features, weights, stack_state(layers), feed
+
+    def _attend(self, hidden: Tensor, source: AttentionSource) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """Contexts ``[tgt_len, batch, source_dim]`` for `hidden` ``[tgt_len, batch, hidden]``, and the weights."""
+        if self.attention is None:
+            return None, None
+        context, weights = self.attention(hidden.transpose(0, 1), source)
+        return context.transpose(0, 1), weights
+
+    def _read_out(self, hidden: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
+        return F.dropout(self.readout(hidden, context, embedded), self.dropout_out, self.training)
+
+    def _pack(self, state: State, feed: Tensor) -> Dict[str, Optional[Tensor]]:
+        return {"feed": feed, **{f"state{index}": part for index, part in enumerate(state)}}
+
+    def _unpack(self, cached: Dict[str, Optional[Tensor]]) -> Tuple[State, Tensor]:
+        return tuple(cached[f"state{index}"] for index in range(self.rnn.state_size)), cached["feed"]
+
+    def reorder_incremental_state(self, incremental_state: Optional[IncrementalState], new_order: Tensor) -> None:
+        """Keeps the hypotheses `new_order` ``[new_batch]``; all that is cached has the batch second to last."""
+        cached = self.get_incremental_state(incremental_state, "decoder")
+        if cached is not None:
+            cached = {name: part.index_select(-2, new_order) for name, part in cached.items()}
+            self.set_incremental_state(incremental_state, "decoder", cached)
+
+    def max_positions(self) -> int:
+        """Longest target sentence, in tokens."""
+        return self.max_target_positions
+
+
+def rotate_left(columns: Tensor, shift: Tensor) -> Tensor:
+    """Rotates each item of a batch along its last dimension.
+
+    Args:
+        columns: ``[batch, ..., length]``
+        shift: ``[batch]``, by how many places to the left
+    """
+    length = columns.size(-1)
+    index = (torch.arange(length, device=shift.device) + shift.unsqueeze(1)) % length
+    index = index.view(index.size(0), *[1] * (columns.dim() - 2), length)
+    return columns.gather(-1, index.expand_as(columns))
+
+
+def rotate_right(columns: Tensor, shift: Tensor) -> Tensor:
+    """The inverse of :func:`rotate_left`."""
+    return rotate_left(columns, -shift)
+
+
+def _build_attention(options: RNNOptions) -> Optional[StructuredAttention]:
+    if options.attention_distribution == NO_ATTENTION:
+        return None
+    return StructuredAttention(
+        query_dim=options.decoder_hidden_size,
+        source_dim=options.encoder_hidden_size * (2 if options.encoder_bidirectional else 1),
+        score=options.attention_score,
+        distribution=options.attention_distribution,
+        hidden_dim=options.attention_hidden_size or options.decoder_hidden_size,
+        scale=options.attention_scale,
+        normalize=options.attention_normalize,
+    )
+
+
+def _build_embeddings(options: RNNOptions, task) -> Tuple[nn.Embedding, nn.Embedding]:
+    source_dictionary, target_dictionary = task.source_dictionary, task.target_dictionary
+    source = nn.Embedding(len(source_dictionary), options.encoder_embed_dim, source_dictionary.pad())
+    source.weight.requires_grad = not options.encoder_freeze_embed
+    if options.share_all_embeddings:
+        if source_dictionary != target_dictionary:
+            raise ValueError(
+                "--share-all-embeddings needs one dictionary for both languages: "
+                "binarise again with fairseq-preprocess --joined-dictionary"
+            )
+        return source, source
+    target = nn.Embedding(len(target_dictionary), options.decoder_embed_dim, target_dictionary.pad())
+    target.weight.requires_grad = not options.decoder_freeze_embed
+    return source, target
+
+
+def _initialize(model: nn.Module, init_range: float) -> None:
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -init_range, init_range)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.zeros_(module.weight[module.padding_idx])
+
+
+def _load_pretrained(embedding: nn.Embedding, dictionary, path: Optional[str]) -> None:
+    if path is None:
+        return
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"no file of pretrained embeddings at {path} (--encoder- or --decoder-embed-path)")
+    vectors = utils.parse_embedding(path)
+    size = len(next(iter(vectors.values())))
+    if size != embedding.embedding_dim:
+        raise ValueError(
+            f"{path} holds embeddings of size {size}, the model's have {embedding.embedding_dim}: "
+            "set --encoder-embed-dim or --decoder-embed-dim to match"
+        )
+    utils.print_embed_overlap(vectors, dictionary)
+    utils.load_embedding(vectors, dictionary, embedding)

@@ -1,0 +1,154 @@
+"""Options of ``structattn_rnn``: one dataclass for ``fairseq-train`` and ``fairseq-hydra-train`` alike."""
+
+from dataclasses import dataclass, field
+from typing import List, Optional
+
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_structattn.distributions import distribution_names
+from fairseq_structattn.modules.attention import NORMALIZATIONS
+from fairseq_structattn.modules.bridge import STARTS
+from fairseq_structattn.modules.readout import READOUTS
+from fairseq_structattn.modules.recurrent import CELLS
+from fairseq_structattn.modules.scores import score_names
+
+QUERIES = ("current", "previous")
+NO_ATTENTION = "none"
+
+
+def _option(default, text: str):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class RNNOptions(FairseqDataclass):
+    """Every choice is independent of the others, except where :meth:`check` says why not."""
+
+    cell: str = _option("lstm", f"recurrent cell: {', '.join(CELLS)}")
+    encoder_embed_dim: int = _option(512, "size of source embeddings")
+    encoder_embed_path: Optional[str] = _option(None, "file of pretrained source embeddings")
+    encoder_freeze_embed: bool = _option(False, "do not train source embeddings")
+    encoder_hidden_size: int = _option(512, "units of an encoder layer, in each direction")
+    encoder_layers: int = _option(1, "layers of the encoder")
+    encoder_bidirectional: bool = _option(False, "read the source in both directions")
+    decoder_embed_dim: int = _option(512, "size of target embeddings")
+    decoder_embed_path: Optional[str] = _option(None, "file of pretrained target embeddings")
+    decoder_freeze_embed: bool = _option(False, "do not train target embeddings")
+    decoder_hidden_size: int = _option(512, "units of a decoder layer")
+    decoder_layers: int = _option(1, "layers of the decoder")
+    decoder_out_embed_dim: int = _option(512, "size of the vector that predicts a word")
+    decoder_start: str = _option(
+        "bridge",
+        "start state of the decoder: bridge (learned from the encoder's final states), backward (from the backward "
+        "encoder's state at the first word), zero",
+    )
+    decoder_readout: str = _option("tanh", f"from state and context to the prediction: {', '.join(READOUTS)}")
+    attention_distribution: str = _option(
+        "softmax",
+        f"distribution of the latent variable: {', '.join(distribution_names())}, or one registered elsewhere; "
+        f"{NO_ATTENTION} leaves attention out",
+    )
+    attention_score: str = _option("general", f"score of a source position: {', '.join(score_names())}")
+    attention_query: str = _option(
+        "current",
+        "decoder state that attends: current (the context then helps to predict), previous (the context is an input "
+        "of the decoder's cell)",
+    )
+    attention_hidden_size: Optional[int] = _option(
+        None, "hidden layer of additive and concat scores (default: --decoder-hidden-size)"
+    )
+    attention_scale: float = _option(1.0, "factor on the attention weights")
+    attention_normalize: str = _option(
+        "none", "sum: divide marginals by their sum before scaling; none: use them as they are"
+    )
+    input_feeding: bool = _option(False, "the decoder also reads the vector that predicted the word before")
+    share_decoder_input_output_embed: bool = _option(False, "target embeddings are also the output layer")
+    share_all_embeddings: bool = _option(False, "one table for source, target and output (joint dictionary)")
+    adaptive_softmax_cutoff: Optional[List[int]] = _option(
+        None, "comma separated cutoffs: an adaptive softmax replaces the output layer (--criterion adaptive_loss)"
+    )
+    dropout: float = _option(0.1, "dropout wherever no finer option says otherwise")
+    layer_dropout: Optional[float] = _option(None, "between recurrent layers (default: --dropout)")
+    encoder_dropout_in: Optional[float] = _option(None, "on source embeddings (default: --dropout)")
+    encoder_dropout_out: Optional[float] = _option(None, "on the source states attended to (default: --dropout)")
+    decoder_dropout_in: Optional[float] = _option(None, "on target embeddings (default: --dropout)")
+    decoder_dropout_out: Optional[float] = _option(None, "on the vector that predicts a word (default: --dropout)")
+    init_range: float = _option(0.1, "parameters start uniform in [-R, R]")
+    max_source_positions: int = _option(100000, "longest source sentence, in tokens")
+    max_target_positions: int = _option(100000, "longest target sentence, in tokens")
+
+    def dropout_of(self, place: str) -> float:
+        """Probability at `place`, one of the ``*_dropout*`` options, which falls back to ``dropout``."""
+        value = getattr(self, place)
+        return self.dropout if value is None else value
+
+    def check(self) -> None:
+        """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
+        self._check_choices()
+        self._check_numbers()
+        if self.decoder_start == "backward" and not self.encoder_bidirectional:
+            raise ValueError("--decoder-start backward needs a backward encoder: add --encoder-bidirectional")
+        if self.attention_distribution == NO_ATTENTION and self.attention_query == "previous":
+            raise ValueError(
+                f"--attention-query previous has no meaning with --attention-distribution {NO_ATTENTION}: "
+                "leave it out or choose a distribution"
+            )
+        self._check_embeddings()
+
+    def _check_choices(self) -> None:
+        choices = {
+            "cell": CELLS,
+            "decoder_start": STARTS,
+            "decoder_readout": READOUTS,
+            "attention_distribution": [NO_ATTENTION, *distribution_names()],
+            "attention_score": score_names(),
+            "attention_query": QUERIES,
+            "attention_normalize": NORMALIZATIONS,
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{_flag(name)} {getattr(self, name)}: not known, choose from {', '.join(allowed)}")
+
+    def _check_numbers(self) -> None:
+        sizes = ["encoder_embed_dim", "encoder_hidden_size", "encoder_layers", "attention_hidden_size"]
+        sizes += ["decoder_embed_dim", "decoder_hidden_size", "decoder_layers", "decoder_out_embed_dim"]
+        sizes += ["max_source_positions", "max_target_positions"]
+        for name in sizes:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{_flag(name)} {value}: must be at least 1")
+        for name in [name for name in self.__dataclass_fields__ if "dropout" in name]:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ValueError(f"{_flag(name)} {value}: must be at least 0 and less than 1")
+        if self.init_range <= 0:
+            raise ValueError(f"--init-range {self.init_range}: must be greater than 0")
+        if self.attention_scale <= 0:
+            raise ValueError(f"--attention-scale {self.attention_scale}: must be greater than 0")
+
+    def _check_embeddings(self) -> None:
+        if self.share_all_embeddings and self.encoder_embed_dim != self.decoder_embed_dim:
+            raise ValueError(
+                f"--share-all-embeddings needs one size, but --encoder-embed-dim is {self.encoder_embed_dim} and "
+                f"--decoder-embed-dim {self.decoder_embed_dim}: make them equal"
+            )
+        if self.share_all_embeddings and self.decoder_embed_path not in (None, self.encoder_embed_path):
+            raise ValueError(
+                f"--share-all-embeddings has one table, but --decoder-embed-path {self.decoder_embed_path} is not "
+                f"--encoder-embed-path {self.encoder_embed_path}: give one of them"
+            )
+        tied = self.share_all_embeddings or self.share_decoder_input_output_embed
+        if tied and self.decoder_embed_dim != self.decoder_out_embed_dim:
+            raise ValueError(
+                "sharing target embeddings with the output layer needs one size, but --decoder-embed-dim is "
+                f"{self.decoder_embed_dim} and --decoder-out-embed-dim {self.decoder_out_embed_dim}: make them equal"
+            )
+        if tied and self.adaptive_softmax_cutoff:
+            raise ValueError(
+                "--adaptive-softmax-cutoff replaces the output layer that --share-decoder-input-output-embed and "
+                "--share-all-embeddings tie: leave one of them out"
+            )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
