@@ -15,7 +15,7 @@ class Bernoulli(StructuredDistribution):
     """Each position is selected or not, independently of the others: the distribution behind sigmoid attention.
 
     p(z) ∝ exp(Σ_i logits_i z_i) over z in {0, 1}ⁿ: a linear chain without couplings. Kim et al., "Structured Attention
-    Networks" (ICLR 2017), section 4.1 ("sigmoid attention").
+    Networks" (ICLR 2017), section 4.2 ("sigmoid").
 
     Args:
         logits: ``[*batch, n]``.

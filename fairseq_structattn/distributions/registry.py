@@ -1,53 +1,82 @@
-"""Names under which distributions are offered to attention (``--attention-distribution NAME``)."""
+"""Names under which classes are offered on the command line, such as ``--attention-distribution NAME``."""
 
 from typing import Callable, Dict, List, Type
 
 from .structured import StructuredDistribution
 
-_REGISTRY: Dict[str, Type[StructuredDistribution]] = {}
 
+class Registry:
+    """Classes by name.
 
-def register_distribution(name: str) -> Callable[[Type[StructuredDistribution]], Type[StructuredDistribution]]:
-    """Class decorator: make a :class:`StructuredDistribution` available under ``name``.
-
-    Raises:
-        TypeError: the decorated object is not a subclass of :class:`StructuredDistribution`.
-        ValueError: another class already has this name.
+    Args:
+        kind: what the classes are, in error messages.
+        base: what they derive from.
     """
 
-    def register(cls: Type[StructuredDistribution]) -> Type[StructuredDistribution]:
-        if not (isinstance(cls, type) and issubclass(cls, StructuredDistribution)):
-            raise TypeError(
-                f"register_distribution({name!r}) got {cls!r}; derive the class from StructuredDistribution"
-            )
-        known = _REGISTRY.get(name)
-        if known is not None and _identity(known) != _identity(cls):
-            raise ValueError(
-                f"the distribution name {name!r} belongs to {'.'.join(_identity(known))}; "
-                f"register {'.'.join(_identity(cls))} under another name"
-            )
-        _REGISTRY[name] = cls
-        return cls
+    def __init__(self, kind: str, base: type) -> None:
+        self._kind, self._base = kind, base
+        self._classes: Dict[str, type] = {}
 
-    return register
+    def register(self, name: str) -> Callable[[type], type]:
+        """Class decorator: make a class available under ``name``.
 
+        Raises:
+            TypeError: the decorated object does not derive from ``base``.
+            ValueError: another class already has this name.
+        """
 
-def get_distribution(name: str) -> Type[StructuredDistribution]:
-    """The class registered as ``name``.
+        def add(cls: type) -> type:
+            if not (isinstance(cls, type) and issubclass(cls, self._base)):
+                raise TypeError(f"{self._kind} {name!r} is {cls!r}; derive the class from {self._base.__name__}")
+            known = self._classes.get(name)
+            if known is not None and _identity(known) != _identity(cls):
+                raise ValueError(
+                    f"the {self._kind} name {name!r} belongs to {'.'.join(_identity(known))}; "
+                    f"register {'.'.join(_identity(cls))} under another name"
+                )
+            self._classes[name] = cls
+            return cls
 
-    Raises:
-        ValueError: nothing is registered under ``name``; the message lists the known names.
-    """
-    if name not in _REGISTRY:
-        raise ValueError(f"unknown distribution {name!r}; choose one of: {', '.join(distribution_names())}")
-    return _REGISTRY[name]
+        return add
 
+    def get(self, name: str) -> type:
+        """The class registered as ``name``.
 
-def distribution_names() -> List[str]:
-    """All registered names, sorted."""
-    return sorted(_REGISTRY)
+        Raises:
+            ValueError: nothing is registered under ``name``; the message lists the known names.
+        """
+        if name not in self._classes:
+            raise ValueError(f"unknown {self._kind} {name!r}; choose one of: {', '.join(self.names())}")
+        return self._classes[name]
+
+    def names(self) -> List[str]:
+        """All registered names, sorted."""
+        return sorted(self._classes)
 
 
 def _identity(cls: type) -> tuple:
     # A module imported twice (as a package and through --user-dir) makes two class objects of one definition.
     return cls.__module__, cls.__qualname__
+
+
+_DISTRIBUTIONS = Registry("distribution", StructuredDistribution)
+
+
+def register_distribution(name: str) -> Callable[[Type[StructuredDistribution]], Type[StructuredDistribution]]:
+    """Class decorator: make a :class:`StructuredDistribution` a value of ``--attention-distribution``.
+
+    Raises:
+        TypeError: the decorated object is not a subclass of :class:`StructuredDistribution`.
+        ValueError: another class already has this name.
+    """
+    return _DISTRIBUTIONS.register(name)
+
+
+def get_distribution(name: str) -> Type[StructuredDistribution]:
+    """The class registered as ``name``; ValueError, listing the known names, where there is none."""
+    return _DISTRIBUTIONS.get(name)
+
+
+def distribution_names() -> List[str]:
+    """All registered names, sorted."""
+    return _DISTRIBUTIONS.names()

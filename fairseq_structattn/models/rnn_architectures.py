@@ -95,7 +95,7 @@ def sigmoid(options) -> None:
 
 @register_model_architecture("structattn_rnn", "structattn_rnn_crf")
 def crf(options) -> None:
-    """Segmentation attention (Kim et al. 2017, sections 3.2 and 4.2, "structured"): a linear chain over the source,
+    """Segmentation attention (Kim et al. 2017, sections 3.1 and 4.2, "structured"): a linear chain over the source,
     unary potentials by the general score, one learned 2×2 table of pairwise potentials; weights 2μ/Σμ. Two LSTM layers
     of 500 units on both sides, embeddings of 500, one direction, zero start state, no input feeding, dropout 0.3
     between layers and on the attentional state. The paper's penalty on the table is ``--pairwise-l2 0.005`` of

@@ -30,7 +30,7 @@ class StructuredAttention(nn.Module):
 
     With ``softmax`` the latent variable is one position, which is classical attention. With ``linear-chain`` it is a
     0/1 mark for each position in which neighbours influence each other, so that contiguous segments can be selected
-    (Kim et al. 2017, section 3.2).
+    (Kim et al. 2017, section 3.1).
 
     Args:
         query_dim: size of a query

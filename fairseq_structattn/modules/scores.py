@@ -5,47 +5,12 @@ A score splits its work in two. What depends on the source only, its *keys*, is 
 """
 
 import math
-from typing import Callable, Dict, List, Type
+from typing import Callable, List, Type
 
 import torch
 from torch import Tensor, nn
 
-_SCORES: Dict[str, Type["Score"]] = {}
-
-
-def register_score(name: str) -> Callable[[Type["Score"]], Type["Score"]]:
-    """Class decorator: makes a :class:`Score` selectable as ``--attention-score name``."""
-
-    def register(cls: Type["Score"]) -> Type["Score"]:
-        known = _SCORES.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(f"the attention score {name!r} is already registered by {known.__qualname__}")
-        _SCORES[name] = cls
-        return cls
-
-    return register
-
-
-def score_names() -> List[str]:
-    """Values of ``--attention-score``, in order of registration."""
-    return list(_SCORES)
-
-
-def build_score(name: str, query_dim: int, source_dim: int, hidden_dim: int) -> "Score":
-    """The score registered as `name`.
-
-    Args:
-        name: one of :func:`score_names`
-        query_dim: size of a query
-        source_dim: size of a source state
-        hidden_dim: size of the hidden layer of ``additive`` and ``concat``; the others have none
-
-    Raises:
-        ValueError: unknown `name`, or sizes the score cannot compare
-    """
-    if name not in _SCORES:
-        raise ValueError(f"--attention-score {name}: not known, choose from {', '.join(_SCORES)}")
-    return _SCORES[name](query_dim, source_dim, hidden_dim)
+from fairseq_structattn.distributions.registry import Registry
 
 
 class Score(nn.Module):
@@ -72,6 +37,39 @@ class Score(nn.Module):
             ``[batch, tgt_len, src_len]``
         """
         raise NotImplementedError
+
+
+_SCORES = Registry("attention score", Score)
+
+
+def register_score(name: str) -> Callable[[Type[Score]], Type[Score]]:
+    """Class decorator: makes a :class:`Score` selectable as ``--attention-score name``.
+
+    Raises:
+        TypeError: the decorated object is not a subclass of :class:`Score`
+        ValueError: another class already has this name
+    """
+    return _SCORES.register(name)
+
+
+def score_names() -> List[str]:
+    """Values of ``--attention-score``, sorted."""
+    return _SCORES.names()
+
+
+def build_score(name: str, query_dim: int, source_dim: int, hidden_dim: int) -> Score:
+    """The score registered as `name`.
+
+    Args:
+        name: one of :func:`score_names`
+        query_dim: size of a query
+        source_dim: size of a source state
+        hidden_dim: size of the hidden layer of ``additive`` and ``concat``; the others have none
+
+    Raises:
+        ValueError: unknown `name`, or sizes the score cannot compare
+    """
+    return _SCORES.get(name)(query_dim, source_dim, hidden_dim)
 
 
 @register_score("dot")

@@ -17,7 +17,7 @@ SOURCE, TARGET = sentences([5, 3, 7]), sentences([4, 6, 2], seed=1)
     [
         ({"cell": "rnn"}, "--cell rnn: not known, choose from lstm, gru"),
         ({"attention_distribution": "hard"}, "--attention-distribution hard: not known, choose from none,"),
-        ({"attention_score": "cosine"}, "--attention-score cosine: not known, choose from dot"),
+        ({"attention_score": "cosine"}, "--attention-score cosine: not known, choose from additive"),
         ({"attention_query": "next"}, "--attention-query next: not known, choose from current, previous"),
         ({"attention_normalize": "max"}, "--attention-normalize max: not known"),
         ({"attention_scale": 0.0}, "--attention-scale 0.0: must be greater than 0"),

@@ -56,7 +56,7 @@ def test_dot_names_the_way_out_when_sizes_differ(name):
 
 
 def test_unknown_score_lists_the_known():
-    with pytest.raises(ValueError, match="--attention-score cosine: not known, choose from dot, scaled-dot"):
+    with pytest.raises(ValueError, match="unknown attention score 'cosine'; choose one of: additive, concat, dot"):
         build_score("cosine", DIM, DIM, DIM)
 
 
@@ -64,6 +64,6 @@ def test_a_name_is_registered_once():
     class Other(Score):
         pass
 
-    with pytest.raises(ValueError, match="'dot' is already registered"):
+    with pytest.raises(ValueError, match="name 'dot' belongs to"):
         register_score("dot")(Other)
-    assert score_names() == ["dot", "scaled-dot", "general", "additive", "concat"]
+    assert score_names() == ["additive", "concat", "dot", "general", "scaled-dot"]
