@@ -1,0 +1,115 @@
+"""Makes a corpus of German number words, as characters, and the same numbers in English words.
+
+    s i e b e n u n d v i e r z i g   ->   forty seven
+
+German joins a number to one long word and says the units before the tens, so a model has to find the parts of the word
+and put them in another order. The numbers of all splits are distinct, and the same options give the same files.
+
+Drawing uniformly below a million makes nine numbers in ten have six digits and would leave the short ones, which show
+each part of a number alone, all but unseen. A tenth of the training set is therefore the smallest numbers that are in
+neither the validation nor the test set. Everything else, with all of validation and test, is drawn uniformly.
+"""
+
+import argparse
+import os
+import random
+import sys
+from typing import Dict, List, Set
+
+SMALLEST_SHARE = 10  # one training number in so many is taken from the smallest
+
+
+def parse_arguments(arguments=None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dest", required=True, metavar="DIR", help="where train/valid/test .de and .en are written")
+    parser.add_argument("--train", type=int, default=24000, metavar="N", help="training numbers (default: 24000)")
+    parser.add_argument("--valid", type=int, default=500, metavar="N", help="validation numbers (default: 500)")
+    parser.add_argument("--test", type=int, default=500, metavar="N", help="test numbers (default: 500)")
+    parser.add_argument("--limit", type=int, default=1000000, metavar="N", help="all numbers are below this")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random choice (default: 1)")
+    return parser.parse_args(arguments)
+
+
+def draw_uniformly(count: int, limit: int, taken: Set[int], generator: random.Random) -> List[int]:
+    """Draws `count` numbers below `limit` that are not in `taken`, and adds them to it."""
+    numbers = []
+    while len(numbers) < count:
+        number = generator.randrange(limit)
+        if number not in taken:
+            taken.add(number)
+            numbers.append(number)
+    return numbers
+
+
+def take_smallest(count: int, taken: Set[int]) -> List[int]:
+    """Takes the `count` smallest numbers that are not in `taken`, and adds them to it."""
+    numbers = []
+    candidate = 0
+    while len(numbers) < count:
+        if candidate not in taken:
+            taken.add(candidate)
+            numbers.append(candidate)
+        candidate += 1
+    return numbers
+
+
+def choose_numbers(train: int, valid: int, test: int, limit: int, seed: int) -> Dict[str, List[int]]:
+    for option, value in (("--train", train), ("--valid", valid), ("--test", test)):
+        if value < 1:
+            raise ValueError(f"{option} {value}: every split needs at least one number")
+    if train + valid + test > limit:
+        raise ValueError(
+            f"--limit {limit}: there are not {train + valid + test} distinct numbers below it; raise --limit or ask "
+            "for fewer with --train, --valid and --test"
+        )
+    generator = random.Random(seed)
+    taken: Set[int] = set()
+    splits = {
+        "test": draw_uniformly(test, limit, taken, generator),
+        "valid": draw_uniformly(valid, limit, taken, generator),
+    }
+    smallest = take_smallest(train // SMALLEST_SHARE, taken)
+    splits["train"] = smallest + draw_uniformly(train - len(smallest), limit, taken, generator)
+    generator.shuffle(splits["train"])
+    return splits
+
+
+def german_characters(number: int) -> str:
+    from num2words import num2words
+
+    # from a million on German has several words: the space between them is a character of its own
+    return " ".join(num2words(number, lang="de").replace(" ", "_"))
+
+
+def english_words(number: int) -> str:
+    from num2words import num2words
+
+    return " ".join(num2words(number, lang="en").replace(",", " ").replace("-", " ").split())
+
+
+def write_lines(path: str, lines: List[str]) -> None:
+    with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(line + "\n" for line in lines)
+    os.replace(path + ".tmp", path)
+
+
+def main(arguments=None) -> None:
+    options = parse_arguments(arguments)
+    try:
+        import num2words  # noqa: F401
+    except ImportError:
+        sys.exit("error: num2words is not installed; install the extra `quickstart`: pip install -e '.[quickstart]'")
+    try:
+        splits = choose_numbers(options.train, options.valid, options.test, options.limit, options.seed)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    os.makedirs(options.dest, exist_ok=True)
+    for split in ("train", "valid", "test"):
+        prefix = os.path.join(options.dest, split)
+        write_lines(prefix + ".de", [german_characters(number) for number in splits[split]])
+        write_lines(prefix + ".en", [english_words(number) for number in splits[split]])
+        print(f"{prefix}.de, .en: {len(splits[split]):,} numbers below {options.limit:,}")
+
+
+if __name__ == "__main__":
+    main()

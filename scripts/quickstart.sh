@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# From nothing to a translation model with structured attention, in minutes: German number words, spelled in characters,
+# to English words (s i e b e n u n d v i e r z i g -> forty seven).
+#
+#   bash scripts/quickstart.sh [FOLDER]      everything is kept in FOLDER, by default quickstart/
+#
+# It installs, makes the corpus, binarises, trains structattn_rnn_crf, translates the test set, scores it and draws the
+# attention of three test sentences. A GPU is used where there is one. Interrupted, it continues where it was; run again,
+# it does only what is not done or what was done with other options.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+
+work="${1:-$STRUCTATTN_ROOT/quickstart}"
+scripts="$STRUCTATTN_ROOT/scripts"
+made_with=""
+step_number=0
+
+# fairseq's lines of all options would fill the screen, and of each translation source and hypothesis are enough.
+show() { grep --line-buffered -v -e "| {'_name'" -e 'Namespace(' -e '^[TDP]-' || true; }
+
+record() {
+    printf '%s\n' "$made_with" >"$1.tmp"
+    mv "$1.tmp" "$1"
+}
+
+# step NAME OUTPUT COMMAND...  runs the command unless OUTPUT was made by this very command from what the same commands
+# made before it. What other options made is removed; what this command left half-done is there for it to continue.
+step() {
+    local name="$1" output="$2"
+    shift 2
+    step_number=$((step_number + 1))
+    made_with="$(printf '%s\n' "$made_with" "${@/#$STRUCTATTN_PYTHON/python}" | cksum)"
+    if [[ -e "$output" && "$(cat ".$name.done" 2>/dev/null)" == "$made_with" ]]; then
+        structattn_say "$step_number/6 $name: done already ($work/$output)"
+        return
+    fi
+    structattn_say "$step_number/6 $name"
+    printf '    %s\n' "${*/#$STRUCTATTN_PYTHON/python}"
+    if [[ "$(cat ".$name.started" 2>/dev/null)" != "$made_with" ]]; then
+        rm -rf "$output"
+        record ".$name.started"
+    fi
+    "$@" 2>&1 | tee -a "$name.log" | show
+    record ".$name.done"
+}
+
+# fairseq-preprocess does not overwrite its own half-written output.
+binarise() {
+    rm -rf bin.tmp
+    "$@" --destdir bin.tmp
+    mv bin.tmp bin
+}
+
+# fairseq copies its newest checkpoint to checkpoint_last.pt; an interruption may cut that copy short.
+mend_last_checkpoint() {
+    local last=checkpoints/checkpoint_last.pt newest
+    if [[ ! -e "$last" ]] || "$STRUCTATTN_PYTHON" -m zipfile -t "$last" >/dev/null 2>&1; then
+        return
+    fi
+    rm "$last"
+    newest="$(find checkpoints -name 'checkpoint_[0-9]*.pt' | sort -V | tail -n 1)"
+    if [[ -n "$newest" ]]; then
+        echo "$last was cut short; continuing from $newest"
+        cp "$newest" "$last.tmp"
+        mv "$last.tmp" "$last"
+    fi
+}
+
+train() {
+    mend_last_checkpoint
+    "$@" --save-dir checkpoints
+}
+
+translate() {
+    "$@" | tee translation.txt.tmp
+    mv translation.txt.tmp translation.txt
+}
+
+structattn_install quickstart,plot
+started=$SECONDS
+mkdir -p "$work"
+cd "$work"
+work="$PWD"
+python="$STRUCTATTN_PYTHON"
+user_dir="$("$python" -m fairseq_structattn)"
+structattn_say "working in $work, on $("$python" -c 'import torch
+print("a GPU: " + torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU")')"
+
+step corpus raw \
+    "$python" "$scripts/prepare/number_words.py" --dest raw --train 24000 --valid 500 --test 500
+
+step binarise bin \
+    binarise "$python" -m fairseq_cli.preprocess --source-lang de --target-lang en \
+    --trainpref raw/train --validpref raw/valid --testpref raw/test
+
+step train checkpoints \
+    train "$python" -m fairseq_cli.train bin --user-dir "$user_dir" \
+    --arch structattn_rnn_crf --decoder-start bridge --dropout 0.1 \
+    --encoder-embed-dim 96 --encoder-hidden-size 96 --encoder-layers 1 --encoder-bidirectional \
+    --decoder-embed-dim 96 --decoder-hidden-size 192 --decoder-layers 1 --decoder-out-embed-dim 96 \
+    --criterion structattn_label_smoothed_cross_entropy --label-smoothing 0.1 --pairwise-l2 0.005 \
+    --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
+    --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200 \
+    --max-tokens 4000 --max-epoch 4 --seed 1 --num-workers 0 --distributed-world-size 1 \
+    --save-interval-updates 50 --keep-interval-updates 1 --no-epoch-checkpoints \
+    --log-format simple --log-interval 20
+
+step translate translation.txt \
+    translate "$python" -m fairseq_cli.generate bin --user-dir "$user_dir" \
+    --path checkpoints/checkpoint_best.pt --gen-subset test --beam 5 --max-tokens 8000 --num-workers 0 \
+    --log-format none
+
+step score bleu.json \
+    "$python" "$scripts/analysis/score_bleu.py" --generated translation.txt --reference raw/test.en --tokenize none \
+    --output bleu.json
+
+step plot attention.png \
+    "$python" "$scripts/analysis/plot_attention.py" --data bin --user-dir "$user_dir" \
+    --path checkpoints/checkpoint_best.pt --gen-subset test --sentences 3 --output attention.png
+
+structattn_say "finished after $((SECONDS - started)) seconds (installation not counted)"
+cat bleu.json
+echo "translations  $work/translation.txt"
+echo "attention     $work/attention.png"

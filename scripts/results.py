@@ -1,0 +1,192 @@
+"""Results of experiments and benchmarks: one file format, how it is written, and the tables made from it.
+
+A file of results is ``{"command", "versions", "machine", "rows"}``. Rows of an experiment are
+``{system, setting, seed, split, metric, value}``; those of a benchmark have columns of their own.
+
+    python scripts/results.py score --results R --system S … --bleu BLEU --train-log LOG
+    python scripts/results.py table --results R --readme README.md
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from collections import OrderedDict
+from importlib import metadata
+from typing import Dict, List, Tuple
+
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+PACKAGES = ("torch", "numpy", "sacrebleu", "fairseq", "ve-fairseq", "fairseq-fixed")
+
+
+def versions() -> Dict[str, str]:
+    """Of Python and of the packages that a result depends on, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> str:
+    """What ran it: processor, cores, GPU."""
+    import torch
+
+    processor = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        processor = names[0] if names else processor
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{processor}, {os.cpu_count()} cores, {gpu}"
+
+
+def write_json(path: str, content) -> None:
+    """Written beside and moved into place, so that an interruption loses nothing."""
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        json.dump(content, file, ensure_ascii=False, indent=1)
+        file.write("\n")
+    os.replace(path + ".tmp", path)
+
+
+def read_results(path: str) -> Dict:
+    """The results in `path`, empty ones if there is no such file."""
+    if not os.path.exists(path):
+        return {"command": "", "versions": {}, "machine": "", "rows": []}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def add_rows(path: str, command: str, rows: List[Dict]) -> None:
+    """Adds `rows` to `path`; a row replaces an older one of the same system, setting, seed, split and metric."""
+    results = read_results(path)
+
+    def key(row):
+        return tuple(row[name] for name in ("system", "setting", "seed", "split", "metric"))
+
+    merged = OrderedDict((key(row), row) for row in [*results["rows"], *rows])
+    content = {"command": command, "versions": versions(), "machine": machine(), "rows": list(merged.values())}
+    write_json(path, content)
+
+
+def epochs(path: str) -> List[Dict]:
+    """One record per epoch of a log made with ``--log-format json --log-file``: the training summary."""
+    records = {}
+    with open(path, encoding="utf-8") as lines:
+        for record in (json.loads(line) for line in lines if line.startswith("{")):
+            if "train_wps" in record:
+                records[record["epoch"]] = record
+    if not records:
+        raise ValueError(f"{path}: no epoch was finished; run the training again")
+    return [records[epoch] for epoch in sorted(records)]
+
+
+def score(arguments) -> None:
+    """Adds BLEU with its signature, and the speed of training, of one system."""
+    with open(arguments.bleu, encoding="utf-8") as file:
+        measured = json.load(file)
+    records = epochs(arguments.train_log)
+    walls = [float(record["train_train_wall"]) for record in records]
+    metrics = {
+        "bleu": measured["bleu"],
+        "bleu_signature": measured["signature"],
+        "seconds_per_epoch": round(statistics.median(walls), 1),
+        "target_words_per_second": round(statistics.median(float(record["train_wps"]) for record in records)),
+        "epochs": len(records),
+    }
+    rows = [
+        {
+            "system": arguments.system,
+            "setting": arguments.setting,
+            "seed": arguments.seed,
+            "split": arguments.split if metric.startswith("bleu") else "train",
+            "metric": metric,
+            "value": value,
+        }
+        for metric, value in metrics.items()
+    ]
+    add_rows(arguments.results, arguments.command, rows)
+    print(f"{arguments.system}, {arguments.setting}, seed {arguments.seed}: BLEU {measured['bleu']}")
+
+
+def table(results: Dict) -> str:
+    """The rows as a Markdown table, and what they were made with."""
+    measured = [row for row in results["rows"] if not row.get("metric", "").endswith("signature")]
+    heads, lines = _experiment(measured) if "metric" in measured[0] else _plain(measured)
+    written = [heads, ["---"] * len(heads), *lines]
+    made = ["| " + " | ".join(line) + " |" for line in written]
+    used = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    made += ["", f"`{results['command']}`  ", f"{used}; {results['machine']}.  "]
+    signatures = sorted({row["value"] for row in results["rows"] if row not in measured})
+    return "\n".join(made + [f"BLEU: `{signature}`  " for signature in signatures])
+
+
+def _plain(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:
+    return [name.replace("_", " ") for name in rows[0]], [[str(value) for value in row.values()] for row in rows]
+
+
+def _experiment(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:
+    """A line per system and setting, a column per metric, means over seeds."""
+    columns = list(OrderedDict.fromkeys((row["split"], row["metric"]) for row in rows))
+    systems = OrderedDict()
+    for row in rows:
+        systems.setdefault((row["system"], row["setting"]), []).append(row)
+    lines = []
+    for (system, setting), own in systems.items():
+        seeds = sorted({row["seed"] for row in own})
+        cells = [_cell([row["value"] for row in own if (row["split"], row["metric"]) == column]) for column in columns]
+        lines.append([system, setting, ", ".join(map(str, seeds)), *cells])
+    return [
+        "system",
+        "setting",
+        "seeds",
+        *(f"{metric.replace('_', ' ')} ({split})" for split, metric in columns),
+    ], lines
+
+
+def _cell(values: List[float]) -> str:
+    if not values:
+        return ""
+    digits = 1 if any(isinstance(value, float) for value in values) else 0
+    text = f"{statistics.mean(values):.{digits}f}"
+    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.1f}"
+
+
+def write_table(arguments) -> None:
+    """Puts the table between the two markers of a README."""
+    with open(arguments.readme, encoding="utf-8") as file:
+        text = file.read()
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"{arguments.readme}: no lines {BEGIN} and {END} to put the table between")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    made = f"{before}{BEGIN}\n{table(read_results(arguments.results))}\n{END}{after}"
+    with open(arguments.readme + ".tmp", "w", encoding="utf-8") as file:
+        file.write(made)
+    os.replace(arguments.readme + ".tmp", arguments.readme)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="task", required=True)
+    scoring = commands.add_parser("score", help="add the scores of one system")
+    for name in ("results", "system", "setting", "split", "bleu", "train-log", "command"):
+        scoring.add_argument("--" + name, required=True)
+    scoring.add_argument("--seed", type=int, required=True)
+    scoring.set_defaults(run=score)
+    tabling = commands.add_parser("table", help="write the table into a README")
+    tabling.add_argument("--results", required=True)
+    tabling.add_argument("--readme", required=True)
+    tabling.set_defaults(run=write_table)
+    arguments = parser.parse_args()
+    try:
+        arguments.run(arguments)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{parser.prog}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Files of results and the tables made from them."""
+
+import argparse
+import json
+
+import pytest
+from helpers_scripts import load_script
+
+
+@pytest.fixture(scope="module")
+def results():
+    return load_script("results.py")
+
+
+def row(**changed):
+    made = {"system": "crf", "setting": "small", "seed": 1, "split": "test", "metric": "bleu", "value": 30.0}
+    return {**made, **changed}
+
+
+def test_rows_are_added_and_replaced(results, tmp_path):
+    path = str(tmp_path / "results.json")
+    results.add_rows(path, "bash run.sh", [row(), row(seed=2, value=31.0)])
+    results.add_rows(path, "bash run.sh", [row(value=32.0)])
+    content = results.read_results(path)
+    assert [(made["seed"], made["value"]) for made in content["rows"]] == [(1, 32.0), (2, 31.0)]
+    assert content["command"] == "bash run.sh" and content["machine"]
+    assert content["versions"]["torch"] and content["versions"]["python"]
+
+
+def test_table_shows_means_over_seeds(results):
+    rows = [row(), row(seed=2, value=34.0), row(split="train", metric="epochs", value=7)]
+    rows.append(row(metric="bleu_signature", value="nrefs:1"))
+    text = results.table({"command": "run", "versions": {"torch": "2"}, "machine": "two cores", "rows": rows})
+    lines = text.splitlines()
+    assert lines[0] == "| system | setting | seeds | bleu (test) | epochs (train) |"
+    assert lines[2] == "| crf | small | 1, 2 | 32.0 ± 2.8 | 7 |"
+    assert "`run`" in text and "torch 2; two cores." in text and "BLEU: `nrefs:1`" in text
+
+
+def test_table_of_a_benchmark_has_its_own_columns(results):
+    rows = [{"job": "step", "system": "lstm", "words_per_second": 10, "ratio": 1.0}]
+    text = results.table({"command": "run", "versions": {}, "machine": "", "rows": rows})
+    assert text.splitlines()[0] == "| job | system | words per second | ratio |"
+    assert text.splitlines()[2] == "| step | lstm | 10 | 1.0 |"
+
+
+def test_table_goes_between_the_markers(results, tmp_path):
+    path, readme = tmp_path / "results.json", tmp_path / "README.md"
+    results.add_rows(str(path), "run", [row()])
+    readme.write_text(f"before\n{results.BEGIN}\nold\n{results.END}\nafter\n")
+    results.write_table(argparse.Namespace(results=str(path), readme=str(readme)))
+    text = readme.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "| crf |" in text
+    readme.write_text("nothing to replace")
+    with pytest.raises(ValueError, match="to put the table between"):
+        results.write_table(argparse.Namespace(results=str(path), readme=str(readme)))
+
+
+def test_score_reads_bleu_and_the_epochs_of_the_log(results, tmp_path):
+    log, bleu, path = tmp_path / "train.log", tmp_path / "bleu.json", tmp_path / "results.json"
+    epochs = [{"epoch": epoch, "train_wps": str(wps), "train_train_wall": str(wall)} for epoch, wps, wall in
+              ((1, 100, 50), (2, 300, 70), (3, 200, 60))]  # fmt: skip
+    lines = [json.dumps(line) for line in ({"epoch": 1, "wps": "5"}, *epochs, epochs[-1])]
+    log.write_text("\n".join(["Start iterating over samples", *lines]) + "\n")
+    bleu.write_text('{"bleu": 30.5, "signature": "nrefs:1"}')
+    arguments = argparse.Namespace(
+        results=str(path), system="crf", setting="small", seed=1, split="test", bleu=str(bleu), train_log=str(log),
+        command="run",
+    )  # fmt: skip
+    results.score(arguments)
+    values = {made["metric"]: made["value"] for made in results.read_results(str(path))["rows"]}
+    assert values == {
+        "bleu": 30.5, "bleu_signature": "nrefs:1", "seconds_per_epoch": 60.0, "target_words_per_second": 200,
+        "epochs": 3,
+    }  # fmt: skip
+    log.write_text('{"epoch": 1}\n')
+    with pytest.raises(ValueError, match="no epoch was finished"):
+        results.score(arguments)
