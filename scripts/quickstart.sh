@@ -98,11 +98,11 @@ step train checkpoints \
     --arch structattn_rnn_crf --decoder-start bridge --dropout 0.1 \
     --encoder-embed-dim 96 --encoder-hidden-size 96 --encoder-layers 1 --encoder-bidirectional \
     --decoder-embed-dim 96 --decoder-hidden-size 192 --decoder-layers 1 --decoder-out-embed-dim 96 \
-    --criterion structattn_label_smoothed_cross_entropy --label-smoothing 0.1 --pairwise-l2 0.005 \
+    --criterion structattn_label_smoothed_cross_entropy --label-smoothing 0.1 --pairwise-l2 0.0005 \
     --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
     --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200 \
     --max-tokens 4000 --max-epoch 4 --seed 1 --num-workers 0 --distributed-world-size 1 \
-    --save-interval-updates 50 --keep-interval-updates 1 --no-epoch-checkpoints \
+    --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints \
     --log-format simple --log-interval 20
 
 step translate translation.txt \

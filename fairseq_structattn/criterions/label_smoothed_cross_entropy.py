@@ -21,7 +21,10 @@ class StructuredLabelSmoothedCrossEntropyOptions(LabelSmoothedCrossEntropyCriter
 
     pairwise_l2: float = field(
         default=0.0,
-        metadata={"help": "weight of the L2 penalty on the pairwise potentials of the attention (paper: 0.005)"},
+        metadata={
+            "help": "weight of the L2 penalty on the pairwise potentials of the attention (paper: 0.005 with "
+            "--sentence-avg; beside a mean over words, that divided by the words of a sentence)"
+        },
     )
 
 
@@ -31,7 +34,9 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
 
     The penalty adds ``pairwise_l2 · b`` to the gradient of an update (Kim et al. 2017, section 4.2), however many
     batches and processes make the update: fairseq divides the sum of their losses by the sum of their sample sizes,
-    so each batch carries the penalty times its own sample size.
+    so each batch carries the penalty times its own sample size. The paper's 0.005 stands beside a loss summed over the
+    words of a sentence, as with `sentence_avg`; beside a mean over words the same balance is 0.005 divided by the words
+    of a sentence.
 
     Args:
         task: the fairseq task

@@ -98,8 +98,8 @@ def crf(options) -> None:
     """Segmentation attention (Kim et al. 2017, sections 3.1 and 4.2, "structured"): a linear chain over the source,
     unary potentials by the general score, one learned 2×2 table of pairwise potentials; weights 2μ/Σμ. Two LSTM layers
     of 500 units on both sides, embeddings of 500, one direction, zero start state, no input feeding, dropout 0.3
-    between layers and on the attentional state. The paper's penalty on the table is ``--pairwise-l2 0.005`` of
-    ``--criterion structattn_label_smoothed_cross_entropy``."""
+    between layers and on the attentional state. The paper's penalty on the table is ``--pairwise-l2 0.005
+    --sentence-avg`` of ``--criterion structattn_label_smoothed_cross_entropy``."""
     set_defaults(options, attention_distribution="linear-chain", attention_scale=2.0, attention_normalize="sum")
     _kim_translation(options)
 
