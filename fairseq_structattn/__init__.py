@@ -12,11 +12,10 @@ _NAME = "fairseq_structattn"
 
 
 def _register() -> None:
-    from fairseq_structattn import compat
+    # Of a user directory, fairseq itself imports only `models` and `tasks`.
+    from fairseq_structattn import compat, criterions, models  # noqa: F401
 
     compat.apply()
-    # Of a user directory, fairseq itself imports only `models` and `tasks`.
-    from fairseq_structattn import criterions, models  # noqa: F401
 
 
 def _alias(name: str) -> None:

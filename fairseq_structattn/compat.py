@@ -1,7 +1,8 @@
 """Repairs for defects of the installed fairseq, and for its misfits with newer versions of torch and numpy.
 
 Every repair looks at what the installed version does, never at its version number, and leaves alone what works.
-`apply()` runs them all; it has to run before fairseq batches data or loads a checkpoint.
+`apply()` runs them all; it has to run after our models are registered, and before fairseq batches data or loads a
+checkpoint.
 """
 
 import argparse
@@ -15,6 +16,9 @@ import warnings
 import numpy as np
 import torch
 from fairseq.data import data_utils, language_pair_dataset, token_block_dataset
+from fairseq.dataclass import initialize
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
+from omegaconf import DictConfig, OmegaConf
 
 # numpy 2 renamed the module whose functions its pickles call; checkpoints with either spelling are about.
 NUMPY_PICKLE_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -28,6 +32,7 @@ def apply():
     repair_get_buckets()
     repair_numpy_compat()
     repair_checkpoint_loading()
+    repair_hydra_architectures()
 
 
 def _replace_everywhere(name, old, new):
@@ -222,3 +227,35 @@ def _checked(number_type):
     if not isinstance(number_type, _NumberType):
         raise pickle.UnpicklingError("the checkpoint has something else where a numpy type belongs")
     return number_type.dtype
+
+
+def repair_hydra_architectures():
+    """Architectures that `fairseq-hydra-train` overlooks.
+
+    Symptom: with `_name: structattn_rnn_crf` it trains a `structattn_rnn`: whatever the user leaves open gets the
+    model's own defaults before the architecture is asked for those that it stands for.
+    Detection: the defaults of `structattn_rnn_vanilla`, which has no attention, come out with attention.
+    Repair: the architecture is asked first. This is for architectures of our model only; others, fairseq's own among
+    them, have been trained with what they got.
+    """
+    stock = initialize.add_defaults
+    if _overlooks_architectures(stock):
+        _replace_everywhere("add_defaults", stock, _asking_the_architecture(stock))
+
+
+def _overlooks_architectures(add_defaults):
+    config = OmegaConf.create({"model": {"_name": "structattn_rnn_vanilla"}})
+    add_defaults(config)
+    return config.model.get("attention_distribution", "none") != "none"
+
+
+def _asking_the_architecture(add_defaults):
+    @functools.wraps(add_defaults)
+    def with_architecture(config):
+        model = config.get("model")
+        name = model.get("_name") if isinstance(model, DictConfig) else None
+        if ARCH_MODEL_NAME_REGISTRY.get(name) == "structattn_rnn":
+            ARCH_CONFIG_REGISTRY[name](model)
+        add_defaults(config)
+
+    return with_architecture

@@ -101,7 +101,7 @@ step train checkpoints \
     --criterion structattn_label_smoothed_cross_entropy --label-smoothing 0.1 --pairwise-l2 0.0005 \
     --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
     --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200 \
-    --max-tokens 4000 --max-epoch 4 --seed 1 --num-workers 0 --distributed-world-size 1 \
+    --max-tokens 4000 --max-epoch 4 --update-epoch-batch-itr True --seed 1 --num-workers 0 --distributed-world-size 1 \
     --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints \
     --log-format simple --log-interval 20
 

@@ -77,7 +77,7 @@ def epochs(path: str) -> List[Dict]:
     """One record per epoch of a log made with ``--log-format json --log-file``: the training summary."""
     records = {}
     with open(path, encoding="utf-8") as lines:
-        for record in (json.loads(line) for line in lines if line.startswith("{")):
+        for record in (json.loads(line) for line in lines if line.startswith('{"')):
             if "train_wps" in record:
                 records[record["epoch"]] = record
     if not records:

@@ -194,7 +194,8 @@ class RNNDecoder(FairseqIncrementalDecoder):
             return None
         if cutoff[-1] > words:
             raise ValueError(
-                f"--adaptive-softmax-cutoff {','.join(map(str, cutoff))}: the target dictionary has only {words} words"
+                f"--adaptive-softmax-cutoff {','.join(map(str, cutoff))}: the target dictionary has only {words} "
+                "words, and no cutoff may exceed that"
             )
         return AdaptiveSoftmax(words, options.decoder_out_embed_dim, list(cutoff), dropout=self.dropout_out)
 

@@ -61,7 +61,7 @@ def test_score_reads_bleu_and_the_epochs_of_the_log(results, tmp_path):
     epochs = [{"epoch": epoch, "train_wps": str(wps), "train_train_wall": str(wall)} for epoch, wps, wall in
               ((1, 100, 50), (2, 300, 70), (3, 200, 60))]  # fmt: skip
     lines = [json.dumps(line) for line in ({"epoch": 1, "wps": "5"}, *epochs, epochs[-1])]
-    log.write_text("\n".join(["Start iterating over samples", *lines]) + "\n")
+    log.write_text("\n".join(["{'_name': None}", "Start iterating over samples", *lines]) + "\n")
     bleu.write_text('{"bleu": 30.5, "signature": "nrefs:1"}')
     arguments = argparse.Namespace(
         results=str(path), system="crf", setting="small", seed=1, split="test", bleu=str(bleu), train_log=str(log),
