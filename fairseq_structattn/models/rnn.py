@@ -46,6 +46,17 @@ class EncoderOutput(NamedTuple):
         return EncoderOutput(*(part.index_select(0, new_order) for part in self))
 
 
+class DecoderStep(NamedTuple):
+    """What one target step leaves behind: the state that attended ``[batch, hidden]``, its context ``[batch,
+    source_dim]`` and weights ``[batch, 1, src_len]`` (None without attention), and, where the next step reads them, the
+    features ``[batch, decoder_out_embed_dim]``."""
+
+    hidden: Tensor
+    context: Optional[Tensor]
+    weights: Optional[Tensor]
+    features: Optional[Tensor]
+
+
 @register_model("structattn_rnn", dataclass=RNNOptions)
 class StructuredAttentionRNN(FairseqEncoderDecoderModel):
     """Encoder-decoder with attention over structures (Kim et al. 2017); its architectures are in
@@ -258,28 +269,34 @@ class RNNDecoder(FairseqIncrementalDecoder):
         return self._read_out(hidden, context, embedded), weights, state, feed
 
     def _step_by_step(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
-        layers = unstack_state(state)
-        steps = []
-        for embedded_word in embedded.unbind(0):
-            hidden, inputs = layers[-1][0], [embedded_word]
-            if self.query_previous:
-                context, weights = self._attend(hidden.unsqueeze(0), source)
-                inputs.append(context.squeeze(0))
-            layers = self.rnn.step(torch.cat([*inputs, feed], -1), layers)
-            if not self.query_previous:
-                hidden = layers[-1][0]
-                context, weights = self._attend(hidden.unsqueeze(0), source)
-            if self.feed_dim:
-                feed = self._read_out(hidden, None if context is None else context.squeeze(0), embedded_word)
-            steps.append((hidden, context, weights, feed))
-        hidden, contexts, weights, features = zip(*steps)
-        contexts = None if self.attention is None else torch.cat(contexts)
-        weights = None if self.attention is None else torch.cat(weights, 1)
+        layers, steps = unstack_state(state), []
+        for word in embedded.unbind(0):
+            layers, step = self._step(word, layers, feed, source)
+            feed = step.features if self.feed_dim else feed
+            steps.append(step)
+        steps = DecoderStep(*zip(*steps))
         if self.feed_dim:
-            features = torch.stack(features)
+            features = torch.stack(steps.features)
         else:
-            features = self._read_out(torch.stack(hidden), contexts, embedded)
+            # What no step needed is done for all of them together.
+            features = self._read_out(torch.stack(steps.hidden), torch.stack(steps.context), embedded)
+        weights = None if self.attention is None else torch.cat(steps.weights, 1)
         return features, weights, stack_state(layers), feed
+
+    def _step(
+        self, word: Tensor, layers: List[State], feed: Tensor, source: AttentionSource
+    ) -> Tuple[List[State], DecoderStep]:
+        if self.query_previous:
+            hidden = layers[-1][0]
+            context, weights = self._attend(hidden.unsqueeze(0), source)
+            layers = self.rnn.step(torch.cat((word, context.squeeze(0), feed), -1), layers)
+        else:
+            layers = self.rnn.step(torch.cat((word, feed), -1), layers)
+            hidden = layers[-1][0]
+            context, weights = self._attend(hidden.unsqueeze(0), source)
+        context = None if context is None else context.squeeze(0)
+        features = self._read_out(hidden, context, word) if self.feed_dim else None
+        return layers, DecoderStep(hidden, context, weights, features)
 
     def _attend(self, hidden: Tensor, source: AttentionSource) -> Tuple[Optional[Tensor], Optional[Tensor]]:
         """Contexts ``[tgt_len, batch, source_dim]`` for `hidden` ``[tgt_len, batch, hidden]``, and the weights."""
