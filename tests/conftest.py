@@ -9,6 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
+# Tests run in several processes and their tensors are small: threads of one would only wait for those of the others.
+# torch, which reads this when it is imported, is not imported yet.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 OUTPUT_TAIL = 4000
 
 
