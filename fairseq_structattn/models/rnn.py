@@ -49,7 +49,7 @@ class EncoderOutput(NamedTuple):
 class DecoderStep(NamedTuple):
     """What one target step leaves behind: the state that attended ``[batch, hidden]``, its context ``[batch,
     source_dim]`` and weights ``[batch, 1, src_len]`` (None without attention), and, where the next step reads them, the
-    features ``[batch, decoder_out_embed_dim]``."""
+    features ``[batch, feed_dim]``."""
 
     hidden: Tensor
     context: Optional[Tensor]
@@ -171,9 +171,11 @@ class RNNDecoder(FairseqIncrementalDecoder):
         self.dropout_out = options.dropout_of("decoder_dropout_out")
         self.max_target_positions = options.max_target_positions
         self.query_previous = options.attention_query == "previous"
-        self.feed_dim = options.decoder_out_embed_dim if options.input_feeding else 0
         embed_dim, hidden_size = embed_tokens.embedding_dim, options.decoder_hidden_size
+        out_embed_dim = options.decoder_out_embed_dim
         context_dim = 0 if attention is None else source_dim
+        self.readout = READOUTS[options.decoder_readout](hidden_size, context_dim, embed_dim, out_embed_dim)
+        self.feed_dim = self.readout.output_dim if options.input_feeding else 0
         self.rnn = DecoderRNN(
             options.cell,
             embed_dim + (context_dim if self.query_previous else 0) + self.feed_dim,
@@ -184,9 +186,9 @@ class RNNDecoder(FairseqIncrementalDecoder):
         self.start = STARTS[options.decoder_start](
             source_dim, hidden_size, options.encoder_layers, options.decoder_layers, self.rnn.state_size
         )
-        self.readout = READOUTS[options.decoder_readout](
-            hidden_size, context_dim, embed_dim, options.decoder_out_embed_dim
-        )
+        self.narrowing = None
+        if self.readout.output_dim != out_embed_dim:
+            self.narrowing = nn.Linear(self.readout.output_dim, out_embed_dim)
         self.output_projection = self._build_output(options, len(dictionary))
         self.adaptive_softmax = self._build_adaptive_softmax(options, len(dictionary))
 
@@ -253,6 +255,8 @@ class RNNDecoder(FairseqIncrementalDecoder):
         self.set_incremental_state(incremental_state, "decoder", self._pack(state, feed))
         if weights is not None:
             weights = rotate_right(weights, encoder_out.left_padding)
+        if self.narrowing is not None:
+            features = F.dropout(self.narrowing(features), self.dropout_out, self.training)
         return features.transpose(0, 1), {"attn": [weights]}
 
     def output_layer(self, features: Tensor, **unused) -> Tensor:

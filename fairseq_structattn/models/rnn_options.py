@@ -36,7 +36,9 @@ class RNNOptions(FairseqDataclass):
     decoder_freeze_embed: bool = _option(False, "do not train target embeddings")
     decoder_hidden_size: int = _option(512, "units of a decoder layer")
     decoder_layers: int = _option(1, "layers of the decoder")
-    decoder_out_embed_dim: int = _option(512, "size of the vector that predicts a word")
+    decoder_out_embed_dim: int = _option(
+        512, "size of the vector that predicts a word; an attentional state of another size is projected to it"
+    )
     decoder_start: str = _option(
         "bridge",
         "start state of the decoder: bridge (learned from the encoder's final states), backward (from the backward "

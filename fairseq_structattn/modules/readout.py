@@ -13,12 +13,16 @@ class TanhReadout(nn.Module):
         state_dim: size of a decoder state ``h``
         context_dim: size of a context ``c``, 0 for a decoder without attention: ``h̃ = tanh(U h)``
         embed_dim: size of a word embedding (not used)
-        output_dim: size of the result
+        maxout_dim: not used
+
+    Attributes:
+        output_dim: size of the result, that of a decoder state as in both papers
     """
 
-    def __init__(self, state_dim: int, context_dim: int, embed_dim: int, output_dim: int):
+    def __init__(self, state_dim: int, context_dim: int, embed_dim: int, maxout_dim: int):
         super().__init__()
-        self.projection = nn.Linear(context_dim + state_dim, output_dim, bias=False)
+        self.output_dim = state_dim
+        self.projection = nn.Linear(context_dim + state_dim, state_dim, bias=False)
 
     def forward(self, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
         """All arguments ``[..., dim]``; returns ``[..., output_dim]``."""
@@ -33,12 +37,16 @@ class MaxoutReadout(nn.Module):
         state_dim: size of a decoder state ``s``
         context_dim: size of a context ``c``, 0 for a decoder without attention
         embed_dim: size of the embedding ``Ey`` of the previous word
-        output_dim: size of the result, half of that of ``t̃``
+        maxout_dim: size of the result, half of that of ``t̃``
+
+    Attributes:
+        output_dim: `maxout_dim`
     """
 
-    def __init__(self, state_dim: int, context_dim: int, embed_dim: int, output_dim: int):
+    def __init__(self, state_dim: int, context_dim: int, embed_dim: int, maxout_dim: int):
         super().__init__()
-        self.projection = nn.Linear(state_dim + context_dim + embed_dim, 2 * output_dim)
+        self.output_dim = maxout_dim
+        self.projection = nn.Linear(state_dim + context_dim + embed_dim, 2 * maxout_dim)
 
     def forward(self, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
         """All arguments ``[..., dim]``; returns ``[..., output_dim]``."""

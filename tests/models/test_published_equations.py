@@ -51,8 +51,8 @@ def gru(inputs, state, cell):
     return (1 - update) * proposal + update * state
 
 
-def luong_states(model, feed=False):
-    """Decoder states and attentional states of a one-layer model, step by step."""
+def attentional_states(model, feed=False):
+    """Attentional states of a one-layer model, step by step, narrowed as stock lstm does where sizes differ."""
     decoder, annotations = model.decoder, encoder_states(model)
     state = decoder.start([final for final in model.encoder(batch(SOURCE)["net_input"]["src_tokens"]).finals.unbind(1)])
     attentional = torch.zeros(1, decoder.feed_dim)
@@ -63,7 +63,7 @@ def luong_states(model, feed=False):
         scores = annotations @ decoder.attention.score.key_projection.weight.t() @ hidden
         context = expected_weights(decoder, scores) @ annotations
         attentional = torch.tanh(decoder.readout.projection.weight @ torch.cat((context, hidden))).unsqueeze(0)
-        yield attentional[0]
+        yield decoder.narrowing(attentional[0])
 
 
 def expected_weights(decoder, scores):
@@ -81,13 +81,13 @@ def one_layer(arch, **options):
 def test_luong_without_input_feeding():
     """Luong et al. 2015, equations 5 to 8."""
     model = one_layer("structattn_rnn_luong_general")
-    torch.testing.assert_close(features_of(model), torch.stack(list(luong_states(model))), atol=1e-5, rtol=0)
+    torch.testing.assert_close(features_of(model), torch.stack(list(attentional_states(model))), atol=1e-5, rtol=0)
 
 
 def test_luong_with_input_feeding():
     """Luong et al. 2015, section 3.3."""
     model = one_layer("structattn_rnn_luong_general", input_feeding=True)
-    expected = torch.stack(list(luong_states(model, feed=True)))
+    expected = torch.stack(list(attentional_states(model, feed=True)))
     torch.testing.assert_close(features_of(model), expected, atol=1e-5, rtol=0)
 
 
@@ -95,5 +95,5 @@ def test_segmentation_attention():
     """Kim et al. 2017, section 4.2: c = λ Σ (μᵢ/Σμ) hᵢ with λ = 2, one 2×2 table, start from zeros."""
     model = one_layer("structattn_rnn_crf")
     assert model.decoder.attention.tables["pairwise"].shape == (2, 2)
-    torch.testing.assert_close(features_of(model), torch.stack(list(luong_states(model))), atol=1e-5, rtol=0)
+    torch.testing.assert_close(features_of(model), torch.stack(list(attentional_states(model))), atol=1e-5, rtol=0)
     assert DICTIONARY.eos() == TARGET[0][-1]

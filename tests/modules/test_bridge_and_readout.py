@@ -37,6 +37,7 @@ def test_zero_start():
 
 def test_tanh_readout():
     readout = TanhReadout(3, 2, 5, 4)
+    assert readout.output_dim == 3
     state, context, embedded = torch.randn(7, 3), torch.randn(7, 2), torch.randn(7, 5)
     weight = readout.projection.weight
     expected = torch.tanh(context @ weight[:, :2].t() + state @ weight[:, 2:].t())
@@ -45,6 +46,7 @@ def test_tanh_readout():
 
 def test_maxout_readout_takes_the_larger_of_neighbours():
     readout = MaxoutReadout(3, 2, 5, 4)
+    assert readout.output_dim == 4
     state, context, embedded = torch.randn(7, 3), torch.randn(7, 2), torch.randn(7, 5)
     pieces = readout.projection(torch.cat((state, context, embedded), -1))
     expected = torch.maximum(pieces[:, 0::2], pieces[:, 1::2])
