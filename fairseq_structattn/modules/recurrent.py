@@ -1,8 +1,8 @@
 """Recurrent networks over padded batches, without packing.
 
-Packing asks the host for the lengths, which stalls a GPU, and keeps the CPU from its fast kernels (half the speed, as
-measured). It is not needed: a forward network never sees the padding on the right of a sentence before its end, and a
-backward network sees none when each sentence is reversed within its own length.
+Packing asks the host for the lengths, which stalls a GPU, and keeps the CPU from its fast kernels. It is not needed: a
+forward network never sees the padding on the right of a sentence before its end, and a backward network sees none when
+each sentence is reversed within its own length.
 """
 
 from typing import List, Tuple
