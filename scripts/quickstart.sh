@@ -76,7 +76,7 @@ translate() {
     mv translation.txt.tmp translation.txt
 }
 
-structattn_install quickstart,plot
+structattn_install fast,quickstart,plot
 started=$SECONDS
 mkdir -p "$work"
 cd "$work"

@@ -17,7 +17,7 @@ if [[ $# -gt 0 ]]; then
     shift
 fi
 
-structattn_install test,quickstart,plot "$interpreter"
+structattn_install test,fast,quickstart,plot "$interpreter"
 cd "$STRUCTATTN_ROOT"
 structattn_say "ruff"
 "$STRUCTATTN_PYTHON" -m ruff check .

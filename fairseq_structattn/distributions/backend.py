@@ -1,8 +1,9 @@
 """Which implementation of the inference algorithms runs.
 
-``auto`` (the default) takes the fastest one that the device, the dtype and the potentials allow; ``reference`` takes
-the plain PyTorch specification everywhere: slower, but twice differentiable. The environment variable
-``STRUCTATTN_BACKEND`` sets the choice for a process, :func:`use_backend` for a block of code.
+``auto`` (the default) takes the fastest one that the device, the dtype and the potentials allow; ``cpu`` insists on the
+kernels compiled for the CPU; ``reference`` takes the plain PyTorch specification everywhere: slower, but twice
+differentiable. The environment variable ``STRUCTATTN_BACKEND`` sets the choice for a process, :func:`use_backend` for a
+block of code.
 """
 
 import os
@@ -10,7 +11,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Iterator, Optional
 
-BACKENDS = ("auto", "reference")
+import torch
+
+from . import compiled
+
+BACKENDS = ("auto", "cpu", "reference")
 ENVIRONMENT_VARIABLE = "STRUCTATTN_BACKEND"
 
 _override: ContextVar[Optional[str]] = ContextVar("structattn_backend", default=None)
@@ -28,12 +33,28 @@ def current_backend() -> str:
     return _checked(os.environ.get(ENVIRONMENT_VARIABLE) or "auto", ENVIRONMENT_VARIABLE)
 
 
+def compiled_for(device: torch.device) -> Optional[str]:
+    """The compiled kernels to run on tensors of ``device``: ``"cpu"``, or ``None`` for plain PyTorch.
+
+    Raises:
+        ValueError: the backend in force needs another device.
+        ImportError: the backend in force is ``cpu``, and numba is not installed.
+    """
+    backend = current_backend()
+    if backend == "cpu" and device.type != "cpu":
+        raise ValueError(f"backend 'cpu' cannot compute on {device}; move the tensors or choose 'auto' or 'reference'")
+    if backend == "cpu" and not compiled.available():
+        raise ImportError("backend 'cpu' needs numba: pip install numba, or choose 'auto' or 'reference'")
+    usable = backend != "reference" and device.type == "cpu" and compiled.available()
+    return "cpu" if usable else None
+
+
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
     """Run a block with the backend ``name``; what counts is when a quantity is computed, not when it is differentiated.
 
     Raises:
-        ValueError: ``name`` is not one of ``auto``, ``reference``.
+        ValueError: ``name`` is not one of ``auto``, ``cpu``, ``reference``.
     """
     token = _override.set(_checked(name, "use_backend"))
     try:

@@ -7,7 +7,11 @@ parts: marginals (:class:`LogSemiring`), the best structure (:class:`MaxSemiring
 marginals and samples, Rush, "Torch-Struct" (ACL 2020 demonstrations), section 4.
 
 In each, a sum whose terms are all −inf (or that has no terms) is −inf and passes no gradient.
+
+:class:`SignedLog` holds real numbers of either sign in the same manner, for the backward passes of Kim et al. (2017).
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,6 +75,48 @@ class _SampledSum(torch.autograd.Function):
         weights = (scores - _finite_shift(scores, ctx.dim)).exp()
         choice = one_hot_sample(weights, ctx.dim)
         return choice * grad.unsqueeze(ctx.dim), None
+
+
+class SignedLog(NamedTuple):
+    """Real numbers as logarithm of the size and sign: the signed log-space semifield (Li & Eisner, EMNLP 2009; table 1
+    of Kim et al., ICLR 2017). Zero has the logarithm −inf, and either sign.
+
+    Attributes:
+        log_size: log |a|
+        sign: 1 or −1, same shape
+    """
+
+    log_size: Tensor
+    sign: Tensor
+
+    @classmethod
+    def of(cls, value: Tensor) -> "SignedLog":
+        """Real numbers of any sign."""
+        return cls(value.abs().log(), torch.where(value < 0, -torch.ones_like(value), torch.ones_like(value)))
+
+    @classmethod
+    def exp(cls, log_size: Tensor) -> "SignedLog":
+        """Positive numbers, given by their logarithms."""
+        return cls(log_size, torch.ones_like(log_size))
+
+    def times(self, other: "SignedLog") -> "SignedLog":
+        """Product, with broadcasting."""
+        return SignedLog(self.log_size + other.log_size, self.sign * other.sign)
+
+    def plus(self, other: "SignedLog") -> "SignedLog":
+        """Sum of two numbers of one shape."""
+        both = (torch.stack((self.log_size, other.log_size)), torch.stack((self.sign, other.sign)))
+        return SignedLog(*both).sum(0)
+
+    def sum(self, dim: int) -> "SignedLog":
+        """Sum along a dimension that is not empty; it disappears."""
+        shift = _finite_shift(self.log_size, dim)
+        total = SignedLog.of((self.sign * (self.log_size - shift).exp()).sum(dim))
+        return SignedLog(total.log_size + shift.squeeze(dim), total.sign)
+
+    def real(self) -> Tensor:
+        """The numbers themselves ("signexp")."""
+        return self.sign * self.log_size.exp()
 
 
 def one_hot_sample(weights: Tensor, dim: int) -> Tensor:

@@ -1,0 +1,60 @@
+"""Kernels that numba compiles for the CPU, and the threads that run them.
+
+numba's own parallel loops need an OpenMP or TBB library on the machine; without one, numba uses a work queue that
+aborts the process when two Python threads enter it, as autograd's may. So each kernel here is a serial loop over some
+items of a batch that lets go of the interpreter lock, and a pool of ``torch.get_num_threads()`` threads shares them.
+"""
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable
+
+import torch
+
+
+@functools.lru_cache(maxsize=None)
+def available() -> bool:
+    """Whether numba can be imported; a release too old for the installed numpy cannot."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def kernel(function: Callable) -> Callable:
+    """Decorator: compile at the first call and keep the machine code on disk.
+
+    Sums may be reordered, for the sake of vector instructions; nothing is assumed about infinities or NaN.
+    """
+    import numba
+
+    compile_function = functools.partial(numba.njit, nogil=True, fastmath={"reassoc", "contract"})
+    try:
+        return compile_function(cache=True)(function)
+    except RuntimeError:
+        # No place on this machine may be written to.
+        return compile_function()(function)
+
+
+def over_batch(kernel: Callable, batch: int, *arguments) -> None:
+    """Call ``kernel(first, stride, *arguments)`` in each thread, to treat the items ``range(first, batch, stride)``.
+
+    Items are dealt out in turn, so that a batch sorted by length is shared out evenly.
+    """
+    workers = max(1, min(torch.get_num_threads(), batch))
+    waiting = [_pool(workers - 1).submit(kernel, first, workers, *arguments) for first in range(1, workers)]
+    kernel(0, workers, *arguments)
+    for result in waiting:
+        result.result()
+
+
+@functools.lru_cache(maxsize=None)
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="structattn")
+
+
+if hasattr(os, "register_at_fork"):
+    # The threads of a parent process do not exist in its forked children.
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,108 @@
+"""The machinery of compiled kernels: threads, forks, a machine without numba or without a place for a cache."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq_structattn.distributions import compiled, use_backend
+from fairseq_structattn.distributions.backend import compiled_for
+
+numba = pytest.importorskip("numba")
+
+
+@pytest.fixture(params=(1, 3))
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@compiled.kernel
+def count(first, stride, items):
+    for item in range(first, len(items), stride):
+        items[item] += 1
+
+
+@pytest.mark.parametrize("batch", (0, 1, 2, 3, 10))
+def test_each_item_is_treated_once(threads, batch):
+    items = np.zeros(batch)
+    compiled.over_batch(count, batch, items)
+    assert (items == 1).all()
+
+
+def test_several_threads_may_call_at_once(threads):
+    batches = [np.zeros(50) for _ in range(8)]
+
+    def call(items):
+        for _ in range(100):
+            compiled.over_batch(count, len(items), items)
+
+    callers = [threading.Thread(target=call, args=(items,)) for items in batches]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert all((items == 100).all() for items in batches)
+
+
+def test_an_error_in_any_thread_arrives(threads):
+    def broken(first, stride):
+        if first == stride - 1:
+            raise RuntimeError("in the last thread")
+
+    with pytest.raises(RuntimeError, match="in the last thread"):
+        compiled.over_batch(broken, 10)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_gets_its_own_threads():
+    program = (
+        "import os, sys, torch\n"
+        "from fairseq_structattn.distributions import compiled\n"
+        "torch.set_num_threads(2)\n"
+        "done = lambda first, stride: None\n"
+        "compiled.over_batch(done, 2)\n"
+        "child = os.fork()\n"
+        "compiled.over_batch(done, 2)\n"
+        "sys.exit(os.waitpid(child, 0)[1] if child else 0)\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
+
+
+def test_kernels_compile_where_no_cache_can_be_kept(monkeypatch):
+    njit = numba.njit
+
+    def refuse_cache(cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(numba, "njit", refuse_cache)
+    items = np.zeros(2)
+    compiled.kernel(lambda first, stride, items: None)(0, 1, items)
+    assert (items == 0).all()
+
+
+def test_backend_decides_by_device(monkeypatch):
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert compiled_for(cpu) == "cpu"
+    assert compiled_for(gpu) is None
+    with use_backend("reference"):
+        assert compiled_for(cpu) is None
+    with use_backend("cpu"):
+        assert compiled_for(cpu) == "cpu"
+        with pytest.raises(ValueError, match="'cpu' cannot compute on cuda"):
+            compiled_for(gpu)
+
+
+def test_plain_pytorch_serves_without_numba(monkeypatch):
+    monkeypatch.setattr(compiled, "available", lambda: False)
+    assert compiled_for(torch.device("cpu")) is None
+    with use_backend("cpu"), pytest.raises(ImportError, match="pip install numba"):
+        compiled_for(torch.device("cpu"))
