@@ -24,10 +24,12 @@ def reverse_by_length(states: Tensor, lengths: Tensor) -> Tensor:
         states: ``[src_len, batch, dim]``, right-padded
         lengths: ``[batch]``
     """
-    position = torch.arange(states.size(0), device=states.device).unsqueeze(1)
+    length, batch = states.shape[:2]
+    position = torch.arange(length, device=states.device).unsqueeze(1)
     mirrored = lengths.unsqueeze(0) - 1 - position
-    index = torch.where(mirrored >= 0, mirrored, position)
-    return states.gather(0, index.unsqueeze(-1).expand_as(states))
+    row = torch.where(mirrored >= 0, mirrored, position) * batch + torch.arange(batch, device=states.device)
+    # Whole rows are copied, which is many times faster than to gather element by element.
+    return states.flatten(0, 1).index_select(0, row.flatten()).view_as(states)
 
 
 class SentenceRNN(nn.Module):
