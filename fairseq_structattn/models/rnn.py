@@ -1,6 +1,7 @@
 """``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
 
 import os
+from functools import partial
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -11,7 +12,7 @@ from fairseq.modules import AdaptiveSoftmax
 from torch import Tensor, nn
 
 from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
-from fairseq_structattn.modules.attention import AttentionSource, StructuredAttention
+from fairseq_structattn.modules.attention import Attend, AttentionSource, StructuredAttention
 from fairseq_structattn.modules.bridge import STARTS
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import DecoderRNN, SentenceRNN, State, stack_state, unstack_state
@@ -269,13 +270,15 @@ class RNNDecoder(FairseqIncrementalDecoder):
 
     def _all_at_once(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
         hidden, state = self.rnn(embedded, state)
-        context, weights = self._attend(hidden, source)
+        attend = None if self.attention is None else partial(self.attention, source=source)
+        context, weights = self._attend(hidden, attend)
         return self._read_out(hidden, context, embedded), weights, state, feed
 
     def _step_by_step(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
         layers, steps = unstack_state(state), []
+        attend = None if self.attention is None else self.attention.for_steps(source)
         for word in embedded.unbind(0):
-            layers, step = self._step(word, layers, feed, source)
+            layers, step = self._step(word, layers, feed, attend)
             feed = step.features if self.feed_dim else feed
             steps.append(step)
         steps = DecoderStep(*zip(*steps))
@@ -288,25 +291,26 @@ class RNNDecoder(FairseqIncrementalDecoder):
         return features, weights, stack_state(layers), feed
 
     def _step(
-        self, word: Tensor, layers: List[State], feed: Tensor, source: AttentionSource
+        self, word: Tensor, layers: List[State], feed: Tensor, attend: Optional[Attend]
     ) -> Tuple[List[State], DecoderStep]:
         if self.query_previous:
             hidden = layers[-1][0]
-            context, weights = self._attend(hidden.unsqueeze(0), source)
+            context, weights = self._attend(hidden.unsqueeze(0), attend)
             layers = self.rnn.step(torch.cat((word, context.squeeze(0), feed), -1), layers)
         else:
             layers = self.rnn.step(torch.cat((word, feed), -1), layers)
             hidden = layers[-1][0]
-            context, weights = self._attend(hidden.unsqueeze(0), source)
+            context, weights = self._attend(hidden.unsqueeze(0), attend)
         context = None if context is None else context.squeeze(0)
         features = self._read_out(hidden, context, word) if self.feed_dim else None
         return layers, DecoderStep(hidden, context, weights, features)
 
-    def _attend(self, hidden: Tensor, source: AttentionSource) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+    @staticmethod
+    def _attend(hidden: Tensor, attend: Optional[Attend]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
         """Contexts ``[tgt_len, batch, source_dim]`` for `hidden` ``[tgt_len, batch, hidden]``, and the weights."""
-        if self.attention is None:
+        if attend is None:
             return None, None
-        context, weights = self.attention(hidden.transpose(0, 1), source)
+        context, weights = attend(hidden.transpose(0, 1))
         return context.transpose(0, 1), weights
 
     def _read_out(self, hidden: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:

@@ -1,14 +1,18 @@
 """Attention as the expectation of a latent variable: score → distribution → expectation."""
 
-from typing import NamedTuple, Tuple
+from typing import Callable, NamedTuple, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from fairseq_structattn.distributions import get_distribution
+from fairseq_structattn.distributions import StructuredDistribution, get_distribution
+from fairseq_structattn.modules.repeated_product import RepeatedProduct
 from fairseq_structattn.modules.scores import build_score
 
 NORMALIZATIONS = ("none", "sum")
+
+# Queries [batch, tgt_len, query_dim] → contexts [batch, tgt_len, source_dim] and weights [batch, tgt_len, src_len].
+Attend = Callable[[Tensor], Tuple[Tensor, Tensor]]
 
 
 class AttentionSource(NamedTuple):
@@ -93,19 +97,31 @@ class StructuredAttention(nn.Module):
             contexts ``[batch, tgt_len, source_dim]`` and weights ``[batch, tgt_len, src_len]``, which are exactly 0
             on padding
         """
-        marginals = self.posterior(query, source).position_marginals
-        weights = self._weights(marginals).to(source.values.dtype)
+        weights = self._weights(self.posterior(query, source)).to(source.values.dtype)
         return torch.bmm(weights, source.values), weights
 
-    def posterior(self, query: Tensor, source: AttentionSource):
+    def for_steps(self, source: AttentionSource) -> Attend:
+        """:meth:`forward` as a function of the query alone, for queries that come one after the other."""
+        scores_of, context_of = self.score.for_steps(source.keys), RepeatedProduct(source.values)
+
+        def attend(query: Tensor) -> Tuple[Tensor, Tensor]:
+            weights = self._weights(self._distribution(scores_of(query), source)).to(source.values.dtype)
+            return context_of(weights), weights
+
+        return attend
+
+    def posterior(self, query: Tensor, source: AttentionSource) -> StructuredDistribution:
         """The distribution itself, one per target step (batch shape ``[batch, tgt_len]``), with all that it can tell:
         marginals, the most likely structure, samples, entropy."""
+        return self._distribution(self.score(query, source.keys), source)
+
+    def _distribution(self, scores: Tensor, source: AttentionSource) -> StructuredDistribution:
         # Below float32 neither inference nor the sum of the marginals would be exact.
-        scores = self.score(query, source.keys)
         scores = scores if scores.dtype == torch.float64 else scores.float()
         return self.distribution.from_scores(scores, source.lengths.unsqueeze(-1), **self.tables)
 
-    def _weights(self, marginals: Tensor) -> Tensor:
+    def _weights(self, distribution: StructuredDistribution) -> Tensor:
+        marginals = distribution.position_marginals
         if self.normalize == "sum":
             # Where nothing at all can be selected the sum is 0, and so are the weights.
             total = marginals.sum(-1, keepdim=True)

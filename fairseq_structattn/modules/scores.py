@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions.registry import Registry
+from fairseq_structattn.modules.repeated_product import RepeatedProduct
 
 
 class Score(nn.Module):
@@ -37,6 +38,20 @@ class Score(nn.Module):
             ``[batch, tgt_len, src_len]``
         """
         raise NotImplementedError
+
+    def for_steps(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
+        """:meth:`forward` as a function of the query alone, for queries that come one after the other."""
+        return lambda query: self(query, keys)
+
+
+class InnerProduct(Score):
+    """Base of the scores that are inner products of query and key."""
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return torch.bmm(query, keys.transpose(1, 2))
+
+    def for_steps(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
+        return RepeatedProduct(keys.transpose(1, 2))
 
 
 _SCORES = Registry("attention score", Score)
@@ -73,7 +88,7 @@ def build_score(name: str, query_dim: int, source_dim: int, hidden_dim: int) -> 
 
 
 @register_score("dot")
-class DotScore(Score):
+class DotScore(InnerProduct):
     """``score(s, h) = sᵀh`` (Luong et al. 2015, section 3.1, equation 8). Both sizes must be equal."""
 
     def __init__(self, query_dim: int, source_dim: int, hidden_dim: int):
@@ -85,28 +100,23 @@ class DotScore(Score):
             )
         self.key_projection = nn.Identity()
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return torch.bmm(query, keys.transpose(1, 2))
-
 
 @register_score("scaled-dot")
 class ScaledDotScore(DotScore):
-    """``score(s, h) = sᵀh / √d`` (Vaswani et al. 2017, section 3.2.1)."""
+    """``score(s, h) = sᵀh / √d`` (Vaswani et al. 2017, section 3.2.1). Both sizes must be equal."""
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return super().forward(query / math.sqrt(query.size(-1)), keys)
+    def __init__(self, query_dim: int, source_dim: int, hidden_dim: int):
+        super().__init__(query_dim, source_dim, hidden_dim)
+        self.key_projection = Scaling(1 / math.sqrt(query_dim))
 
 
 @register_score("general")
-class GeneralScore(Score):
+class GeneralScore(InnerProduct):
     """``score(s, h) = sᵀW h`` (Luong et al. 2015, section 3.1, equation 8). The keys are ``W h``."""
 
     def __init__(self, query_dim: int, source_dim: int, hidden_dim: int):
         super().__init__(query_dim, source_dim, hidden_dim)
         self.key_projection = nn.Linear(source_dim, query_dim, bias=False)
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return torch.bmm(query, keys.transpose(1, 2))
 
 
 @register_score("concat")
@@ -127,3 +137,14 @@ class AdditiveScore(Score):
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         hidden = torch.tanh(self.query_projection(query).unsqueeze(2) + keys.unsqueeze(1))
         return self.energy(hidden).squeeze(-1)
+
+
+class Scaling(nn.Module):
+    """Multiplication by a constant."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.factor * states
