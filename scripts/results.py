@@ -73,16 +73,22 @@ def add_rows(path: str, command: str, rows: List[Dict]) -> None:
     write_json(path, content)
 
 
-def epochs(path: str) -> List[Dict]:
-    """One record per epoch of a log made with ``--log-format json --log-file``: the training summary."""
+def epochs(path: str, marker: str = "train_wps") -> List[Dict]:
+    """The last record with `marker` of each epoch, from a log made with ``--log-format json --log-file``."""
     records = {}
     with open(path, encoding="utf-8") as lines:
         for record in (json.loads(line) for line in lines if line.startswith('{"')):
-            if "train_wps" in record:
+            if marker in record:
                 records[record["epoch"]] = record
     if not records:
         raise ValueError(f"{path}: no epoch was finished; run the training again")
     return [records[epoch] for epoch in sorted(records)]
+
+
+def validation(path: str) -> Dict[str, float]:
+    """Of the best epoch by BLEU, as logged with ``--eval-bleu``: BLEU and the mean loss of a word in bits."""
+    best = max(epochs(path, "valid_bleu"), key=lambda record: float(record["valid_bleu"]))
+    return {"bleu": float(best["valid_bleu"]), "nll": float(best["valid_nll_loss"])}
 
 
 def score(arguments) -> None:
@@ -91,22 +97,19 @@ def score(arguments) -> None:
         measured = json.load(file)
     records = epochs(arguments.train_log)
     walls = [float(record["train_train_wall"]) for record in records]
-    metrics = {
-        "bleu": measured["bleu"],
-        "bleu_signature": measured["signature"],
+    speed = {
         "seconds_per_epoch": round(statistics.median(walls), 1),
         "target_words_per_second": round(statistics.median(float(record["train_wps"]) for record in records)),
         "epochs": len(records),
     }
+    scores = {"bleu": measured["bleu"], "bleu_signature": measured["signature"]}
+    if "confidence95" in measured:
+        scores["bleu_confidence95"] = measured["confidence95"]
+    found = {"valid": validation(arguments.train_log), arguments.split: scores, "train": speed}
+    own = {"system": arguments.system, "setting": arguments.setting, "seed": arguments.seed}
     rows = [
-        {
-            "system": arguments.system,
-            "setting": arguments.setting,
-            "seed": arguments.seed,
-            "split": arguments.split if metric.startswith("bleu") else "train",
-            "metric": metric,
-            "value": value,
-        }
+        {**own, "split": split, "metric": metric, "value": value}
+        for split, metrics in found.items()
         for metric, value in metrics.items()
     ]
     add_rows(arguments.results, arguments.command, rows)

@@ -2,7 +2,8 @@
 
 The hypotheses are put back in the order of the corpus and compared with the reference file itself rather than with the
 T- lines, in which words the dictionary does not know are replaced. A missing sentence is an error: a score of what is
-left would look like a score of the whole.
+left would look like a score of the whole. With --bootstrap the half width of the 95 % confidence interval is given too
+(Koehn, EMNLP 2004, by sacrebleu).
 """
 
 import argparse
@@ -20,6 +21,9 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
     parser.add_argument("--generated", required=True, metavar="FILE", help="the output of fairseq-generate")
     parser.add_argument("--reference", required=True, metavar="FILE", help="the reference, one sentence a line")
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's; none for words (default: 13a)")
+    parser.add_argument(
+        "--bootstrap", type=int, default=0, metavar="N", help="resamplings of the test set (default: 0)"
+    )
     parser.add_argument("--output", metavar="FILE", help="also write score and signature as JSON")
     return parser.parse_args(arguments)
 
@@ -47,18 +51,21 @@ def read_hypotheses(path: str, count: int) -> List[str]:
     return [found[index] for index in range(count)]
 
 
-def score(hypotheses: List[str], references: List[str], tokenize: str) -> Dict[str, object]:
+def score(hypotheses: List[str], references: List[str], tokenize: str, bootstrap: int = 0) -> Dict[str, object]:
     from sacrebleu.metrics import BLEU
 
     # force: text in words is what `--tokenize none` is for, sacrebleu need not warn of it
     metric = BLEU(tokenize=tokenize, force=True)
-    result = metric.corpus_score(hypotheses, [references])
-    return {
+    result = metric.corpus_score(hypotheses, [references], n_bootstrap=max(1, bootstrap))
+    scores = {
         "bleu": round(result.score, 2),
         "signature": str(metric.get_signature()),
         "details": str(result),
         "sentences": len(references),
     }
+    if bootstrap > 1:
+        scores["confidence95"] = round(result._ci, 2)
+    return scores
 
 
 def write_json(path: str, result: Dict[str, object]) -> None:
@@ -75,10 +82,11 @@ def main(arguments=None) -> None:
         hypotheses = read_hypotheses(options.generated, len(references))
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
-    result = score(hypotheses, references, options.tokenize)
+    result = score(hypotheses, references, options.tokenize, options.bootstrap)
     if options.output:
         write_json(options.output, result)
-    print(f"BLEU {result['bleu']:.2f} on {result['sentences']} sentences ({result['signature']})")
+    margin = f" ± {result['confidence95']:.2f}" if "confidence95" in result else ""
+    print(f"BLEU {result['bleu']:.2f}{margin} on {result['sentences']} sentences ({result['signature']})")
 
 
 if __name__ == "__main__":

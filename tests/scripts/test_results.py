@@ -60,18 +60,21 @@ def test_score_reads_bleu_and_the_epochs_of_the_log(results, tmp_path):
     log, bleu, path = tmp_path / "train.log", tmp_path / "bleu.json", tmp_path / "results.json"
     epochs = [{"epoch": epoch, "train_wps": str(wps), "train_train_wall": str(wall)} for epoch, wps, wall in
               ((1, 100, 50), (2, 300, 70), (3, 200, 60))]  # fmt: skip
-    lines = [json.dumps(line) for line in ({"epoch": 1, "wps": "5"}, *epochs, epochs[-1])]
+    valid = [{"epoch": epoch, "valid_bleu": bleu, "valid_nll_loss": nll} for epoch, bleu, nll in
+             ((1, "9.5", "4.1"), (2, "30.2", "2.2"), (3, "30.1", "2.1"))]  # fmt: skip
+    lines = [json.dumps(line) for line in ({"epoch": 1, "wps": "5"}, *epochs, *valid, epochs[-1])]
     log.write_text("\n".join(["{'_name': None}", "Start iterating over samples", *lines]) + "\n")
-    bleu.write_text('{"bleu": 30.5, "signature": "nrefs:1"}')
+    bleu.write_text('{"bleu": 30.5, "signature": "nrefs:1", "confidence95": 1.5}')
     arguments = argparse.Namespace(
         results=str(path), system="crf", setting="small", seed=1, split="test", bleu=str(bleu), train_log=str(log),
         command="run",
     )  # fmt: skip
     results.score(arguments)
-    values = {made["metric"]: made["value"] for made in results.read_results(str(path))["rows"]}
+    values = {(made["split"], made["metric"]): made["value"] for made in results.read_results(str(path))["rows"]}
     assert values == {
-        "bleu": 30.5, "bleu_signature": "nrefs:1", "seconds_per_epoch": 60.0, "target_words_per_second": 200,
-        "epochs": 3,
+        ("valid", "bleu"): 30.2, ("valid", "nll"): 2.2, ("test", "bleu"): 30.5, ("test", "bleu_signature"): "nrefs:1",
+        ("test", "bleu_confidence95"): 1.5, ("train", "seconds_per_epoch"): 60.0,
+        ("train", "target_words_per_second"): 200, ("train", "epochs"): 3,
     }  # fmt: skip
     log.write_text('{"epoch": 1}\n')
     with pytest.raises(ValueError, match="no epoch was finished"):

@@ -37,3 +37,11 @@ def test_score_and_signature_are_written(generated, tmp_path, capsys):
     result = json.loads(output.read_text(encoding="utf-8"))
     assert result["bleu"] == 100.0 and result["sentences"] == 2 and "tok:none" in result["signature"]
     assert "BLEU 100.00" in capsys.readouterr().out
+
+
+def test_bootstrap_gives_the_margin_of_the_score():
+    hypotheses = ["one two three four five", "one two three six seven"] * 20
+    references = ["one two three four five", "one two three four five"] * 20
+    result = score_bleu.score(hypotheses, references, "none", bootstrap=100)
+    assert 0 < result["confidence95"] < result["bleu"] < 100 and "bs:100" in result["signature"]
+    assert "confidence95" not in score_bleu.score(hypotheses, references, "none")

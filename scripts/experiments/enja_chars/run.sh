@@ -49,7 +49,7 @@ train_and_score() {
         mv "$folder/test.txt.tmp" "$folder/test.txt"
     fi
     "$python" scripts/analysis/score_bleu.py --generated "$folder/test.txt" --reference "$work/data/test.en" \
-        --tokenize none --output "$folder/bleu.json"
+        --tokenize none --bootstrap 1000 --output "$folder/bleu.json"
     "$python" scripts/results.py score --results $here/results.json --system "$system" \
         --setting "$setting" --seed "$seed" --split test --bleu "$folder/bleu.json" \
         --train-log "$folder/train.log" --command "${OMP_NUM_THREADS:+OMP_NUM_THREADS=$OMP_NUM_THREADS }EPOCHS=$epochs SEED=$seed bash $here/run.sh"
