@@ -154,7 +154,7 @@ def _experiment(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:
 def _cell(values: List[float]) -> str:
     if not values:
         return ""
-    digits = 1 if any(isinstance(value, float) for value in values) else 0
+    digits = 0 if all(isinstance(value, int) for value in values) else 2 if max(values) < 10 else 1
     text = f"{statistics.mean(values):.{digits}f}"
     return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.1f}"
 
