@@ -4,6 +4,7 @@ from .backend import use_backend
 from .bernoulli import Bernoulli
 from .categorical import Categorical
 from .linear_chain import LinearChain
+from .projective_tree import ProjectiveTree
 from .registry import distribution_names, get_distribution, register_distribution
 from .structured import StructuredDistribution
 
@@ -11,6 +12,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "LinearChain",
+    "ProjectiveTree",
     "StructuredDistribution",
     "distribution_names",
     "get_distribution",

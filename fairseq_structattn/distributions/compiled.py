@@ -6,6 +6,7 @@ items of a batch that lets go of the interpreter lock, and a pool of ``torch.get
 """
 
 import functools
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable
@@ -28,14 +29,25 @@ def kernel(function: Callable) -> Callable:
 
     Sums may be reordered, for the sake of vector instructions; nothing is assumed about infinities or NaN.
     """
-    import numba
-
-    compile_function = functools.partial(numba.njit, nogil=True, fastmath={"reassoc", "contract"})
     try:
-        return compile_function(cache=True)(function)
+        return _compiler(cache=True)(function)
     except RuntimeError:
         # No place on this machine may be written to.
-        return compile_function()(function)
+        return _compiler()(function)
+
+
+def subroutine(function: Callable) -> Callable:
+    """Decorator: a part of kernels, compiled and kept with each of them. It may take other subroutines as arguments."""
+    return _compiler()(function)
+
+
+def _compiler(**options) -> Callable:
+    import numba
+
+    # It reports each step of a compilation to whoever listens to all messages, as fairseq's tools do.
+    logging.getLogger("numba").setLevel(logging.WARNING)
+
+    return numba.njit(nogil=True, fastmath={"reassoc", "contract"}, **options)
 
 
 def over_batch(kernel: Callable, batch: int, *arguments) -> None:

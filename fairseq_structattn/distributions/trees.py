@@ -109,7 +109,7 @@ class DependencyTree(StructuredDistribution):
         return self._arc_scores.to(self.compute_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
 
     def _problem(self) -> Tuple[Tensor, Tensor, bool]:
-        scores = self._masked_scores.reshape(-1, self.max_length + 1, self.max_length)
+        scores = self._masked_scores.reshape(self.batch_shape.numel(), self.max_length + 1, self.max_length)
         return scores, self.lengths.reshape(-1), self.roots == "single"
 
     def _arcs(self, heads: Tensor) -> Tensor:

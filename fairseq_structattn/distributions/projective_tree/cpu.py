@@ -1,0 +1,364 @@
+"""Projective dependency trees on the CPU, compiled, with a backward pass in closed form. O(n²) memory, O(n³) time.
+
+Inside and outside pass run on probabilities, not on logarithms: sums and products replace every logsumexp, and an arc's
+marginal is the product of its inside and its outside. The gradient of the marginals for an upstream gradient g is
+Cov(arcs) · g, and a covariance is symmetric: the backward pass is the forward-mode derivative of both passes in
+direction g. (Expectation semiring: Li & Eisner, EMNLP 2009. The same quantities as the backpropagation of Kim et al.,
+ICLR 2017, figure 7, without signed logarithms.)
+
+A word has one head in every tree, so a constant may be taken off the scores of its heads. The best of them plus
+log(27/4), by which the number of trees grows with each word, keeps the numbers of the inside pass from growing. They
+are exact as long as Z is not small: what underflows belongs to parts of probability below 2⁻¹⁰²² / Z. The other
+sentences are computed once more with scaled numbers, each with a unit of its own: slower, and exact for scores of any
+size.
+"""
+
+import math
+from typing import Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..compiled import kernel, over_batch, subroutine
+from ..semirings import NEGATIVE_INFINITY
+from ..trees import NO_HEAD
+from .inside_outside import (
+    BOTH,
+    CHARTS,
+    LEFT,
+    LEFT_ARC,
+    LEFT_WEIGHT,
+    OUTSIDE,
+    RIGHT,
+    RIGHT_ARC,
+    RIGHT_WEIGHT,
+    arc_position,
+    chart_size,
+    clear,
+    inside_best,
+    inside_dual,
+    inside_numbers,
+    inside_scaled,
+    inside_scaled_dual,
+    outside_dual,
+    outside_numbers,
+    outside_scaled,
+    outside_scaled_dual,
+    stride_of,
+    whole_sentence,
+)
+
+SMALLEST_PARTITION = 2.0**-900
+LOG_TREES_PER_WORD = math.log(27 / 4)
+LOG_2 = math.log(2)
+# log 2 in two parts; multiples of the first are exact.
+LOG_2_HIGH = math.floor(LOG_2 * 2**32) / 2**32
+LOG_2_LOW = 1.9082149292705877e-10
+
+
+def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+
+    Args:
+        scores: ``[batch, n+1, n]``, float32 or float64, −inf where there is no arc.
+        lengths: integers ``[batch]``.
+        single_root: count only the trees with one word under the root.
+    """
+    log_partition, marginals = _Expectations.apply(scores.double(), lengths, single_root)
+    return log_partition.to(scores.dtype), marginals.to(scores.dtype)
+
+
+def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """Heads ``[batch, n]`` of a best tree, :data:`NO_HEAD` in padding and where no tree is possible."""
+    batch, _, n = scores.shape
+    heads = torch.full((batch, n), NO_HEAD)
+    over_batch(_argmax, batch, _array(scores.double()), _array(lengths), single_root, heads.numpy())
+    return heads
+
+
+def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+    """Heads ``[count, batch, n]`` of samples, :data:`NO_HEAD` in padding and where no tree is possible."""
+    batch, _, n = scores.shape
+    heads = torch.full((count, batch, n), NO_HEAD)
+    # Two choices for each arc: where the halves under it meet, and what lies beyond it.
+    uniforms = torch.rand(count, batch, 2 * n, dtype=torch.double)
+    scores = _lowered(scores.double())[0]
+    problem = _array(scores), _array(scores.exp()), _array(lengths), single_root
+    over_batch(_sample, batch, *problem, uniforms.numpy(), heads.numpy())
+    return heads
+
+
+class _Expectations(torch.autograd.Function):
+    """Scores ``[batch, n+1, n]`` in float64 → log Z ``[batch]`` and marginals ``[batch, n+1, n]``."""
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, lengths: Tensor, single_root: bool):
+        ctx.set_materialize_grads(False)
+        scores, constant = _lowered(scores)
+        scaled = torch.zeros(lengths.shape, dtype=torch.bool)
+        log_partition = torch.full(lengths.shape, NEGATIVE_INFINITY, dtype=torch.double)
+        marginals = torch.zeros(scores.shape, dtype=torch.double)
+        problem = _array(scores), _array(scores.exp()), _array(lengths), single_root
+        over_batch(_forward, len(scores), *problem, scaled.numpy(), log_partition.numpy(), marginals.numpy())
+        # Not the charts: to fill them in again takes no longer than to fetch them from memory.
+        ctx.save_for_backward(scores, lengths, scaled, marginals)
+        ctx.single_root = single_root
+        return log_partition + constant, marginals
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_log_partition, grad_marginals):
+        scores, lengths, scaled, marginals = ctx.saved_tensors
+        gradient = torch.zeros_like(marginals)
+        if grad_marginals is not None:
+            problem = _array(scores), _array(scores.exp()), _array(lengths), ctx.single_root, scaled.numpy()
+            over_batch(_backward, len(scores), *problem, _array(grad_marginals), gradient.numpy())
+        if grad_log_partition is not None:
+            gradient.addcmul_(marginals, grad_log_partition[:, None, None])
+        return gradient, None, None
+
+
+def _lowered(scores: Tensor) -> Tuple[Tensor, Tensor]:
+    """Scores less a constant for each word, and the sum of these constants ``[batch]``."""
+    constants = scores.amax(1, keepdim=True) + LOG_TREES_PER_WORD
+    constants = constants.masked_fill(constants == NEGATIVE_INFINITY, 0)
+    return scores - constants, constants.sum((1, 2))
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().numpy()
+
+
+# Kernels
+
+
+@kernel
+def _forward(first, stride, scores, weights, lengths, single_root, scaled, log_partition, marginals):
+    room = CHARTS * chart_size(scores.shape[2])
+    values, units = np.empty(room), np.empty(room)
+    for item in range(first, len(lengths), stride):
+        n = lengths[item]
+        top = whole_sentence(n)
+        scaled[item] = _inside(scores[item], weights[item], values, units, n, single_root)
+        if values[top] == 0 or (single_root and n == 0):
+            continue
+        log_partition[item] = math.log(values[top]) + (units[top] * LOG_2 if scaled[item] else 0.0)
+        values[OUTSIDE * chart_size(n) + top] = 1 / values[top]
+        if scaled[item]:
+            _mirror_units(units, n)
+            outside_scaled((values, units), n, single_root)
+        else:
+            outside_numbers((values,), n, single_root)
+        _add_arc_products(values, values, marginals[item], n)
+
+
+@kernel
+def _backward(first, stride, scores, weights, lengths, single_root, scaled, directions, gradient):
+    room = CHARTS * chart_size(scores.shape[2])
+    values, units, tangents = np.empty(room), np.empty(room), np.empty(room)
+    for item in range(first, len(lengths), stride):
+        n = lengths[item]
+        top = whole_sentence(n)
+        around_top = OUTSIDE * chart_size(n) + top
+        _set_weights(scores[item], weights[item], values, units, n, scaled[item])
+        _set_directions(directions[item], values, tangents, n)
+        if scaled[item]:
+            inside_scaled_dual((values, units, tangents), n, single_root)
+        else:
+            inside_dual((values, tangents), n, single_root)
+        if values[top] == 0:
+            continue
+        values[around_top] = 1 / values[top]
+        tangents[around_top] = -tangents[top] / values[top] / values[top]
+        if scaled[item]:
+            _mirror_units(units, n)
+            outside_scaled_dual((values, units, tangents), n, single_root)
+        else:
+            outside_dual((values, tangents), n, single_root)
+        _add_arc_products(values, tangents, gradient[item], n)
+        _add_arc_products(tangents, values, gradient[item], n)
+
+
+@kernel
+def _argmax(first, stride, scores, lengths, single_root, heads):
+    most = scores.shape[2]
+    best = np.empty(CHARTS * chart_size(most))
+    stack, no_uniforms = np.empty((2 * most + 2, 3), np.int64), np.empty(0)
+    for item in range(first, len(lengths), stride):
+        n = lengths[item]
+        clear(best, NEGATIVE_INFINITY, 0.0, n)
+        for head in range(n + 1):
+            for word in range(1, n + 1):
+                if head != word:
+                    best[arc_position(RIGHT_WEIGHT, LEFT_WEIGHT, head, word, n)] = scores[item, head, word - 1]
+        inside_best((best,), n, single_root)
+        if best[whole_sentence(n)] > NEGATIVE_INFINITY:
+            _read_best((best,), no_uniforms, stack, heads[item], n)
+
+
+@kernel
+def _sample(first, stride, scores, weights, lengths, single_root, uniforms, heads):
+    most = scores.shape[2]
+    values, units = np.empty(CHARTS * chart_size(most)), np.empty(CHARTS * chart_size(most))
+    stack = np.empty((2 * most + 2, 3), np.int64)
+    for item in range(first, len(lengths), stride):
+        n = lengths[item]
+        if not _inside(scores[item], weights[item], values, units, n, single_root):
+            units[:] = 0
+        if values[whole_sentence(n)] > 0:
+            for draw in range(len(heads)):
+                _read_sample((values, units), uniforms[draw, item], stack, heads[draw, item], n)
+
+
+# Into and out of the charts
+
+
+@subroutine
+def _inside(scores, weights, values, units, n, single_root):
+    """The inside charts of lowered scores and their exponentials; returns whether they are scaled."""
+    _set_weights(scores, weights, values, units, n, False)
+    inside_numbers((values,), n, single_root)
+    # Not so for NaN, which is to come out as it went in.
+    scaled = values[whole_sentence(n)] < SMALLEST_PARTITION
+    if scaled:
+        _set_weights(scores, weights, values, units, n, True)
+        inside_scaled((values, units), n, single_root)
+    return scaled
+
+
+@subroutine
+def _set_weights(scores, weights, values, units, n, scaled):
+    clear(values, 0.0, 1.0, n)
+    if scaled:
+        clear(units, NEGATIVE_INFINITY, 0.0, n)
+    for head in range(n + 1):
+        for word in range(1, n + 1):
+            if head != word:
+                at = arc_position(RIGHT_WEIGHT, LEFT_WEIGHT, head, word, n)
+                values[at] = weights[head, word - 1]
+                if scaled:
+                    values[at], units[at] = _scaled_exp(scores[head, word - 1])
+
+
+@subroutine
+def _scaled_exp(score):
+    """exp(score) as value · 2^unit with a value from 1 to 2."""
+    if score == NEGATIVE_INFINITY:
+        return 0.0, NEGATIVE_INFINITY
+    unit = np.floor(score / LOG_2)
+    rest = (score - unit * LOG_2_HIGH) - unit * LOG_2_LOW
+    # Of huge scores, the difference is all rounding error.
+    return math.exp(min(max(rest, 0.0), LOG_2)), unit
+
+
+@subroutine
+def _mirror_units(units, n):
+    """Give outsides the units in which their products with the insides are probabilities."""
+    size = chart_size(n)
+    for at in range(OUTSIDE * size):
+        units[OUTSIDE * size + at] = -units[at]
+
+
+@subroutine
+def _set_directions(direction, values, tangents, n):
+    clear(tangents, 0.0, 0.0, n)
+    for head in range(n + 1):
+        for word in range(1, n + 1):
+            if head != word:
+                at = arc_position(RIGHT_WEIGHT, LEFT_WEIGHT, head, word, n)
+                # Nothing reaches a forbidden arc, not even NaN.
+                if values[at] != 0:
+                    tangents[at] = values[at] * direction[head, word - 1]
+
+
+@subroutine
+def _add_arc_products(insides, outsides, arcs, n):
+    around = OUTSIDE * chart_size(n)
+    for head in range(n + 1):
+        for word in range(1, n + 1):
+            if head != word:
+                at = arc_position(RIGHT_ARC, LEFT_ARC, head, word, n)
+                arcs[head, word - 1] += insides[at] * outsides[around + at]
+
+
+# Trees out of the inside charts. ``choose(charts, a, a_step, b, b_step, count, uniform)`` picks a term of a sum.
+
+
+def _read_tree(choose):
+    """A function that takes a tree apart from the top, and writes down its heads."""
+
+    @subroutine
+    def read(charts, uniforms, stack, heads, n):
+        size, stride = chart_size(n), stride_of(n)
+        right, left, right_arc, left_arc = RIGHT * size, LEFT * size, RIGHT_ARC * size, LEFT_ARC * size
+        choices, waiting = 0, _push(stack, 0, RIGHT, n, 0)
+        while waiting > 0:
+            waiting -= 1
+            chart, width, start = stack[waiting, 0], stack[waiting, 1], stack[waiting, 2]
+            uniform = uniforms[choices] if choices < len(uniforms) else 0.0
+            choices += 1
+            after_start = (width - 1) * stride + start + 1
+            if chart == BOTH:
+                k = choose(charts, right + start, stride, left + after_start, 1 - stride, width, uniform)
+                waiting = _push(stack, waiting, RIGHT, k, start)
+                waiting = _push(stack, waiting, LEFT, width - 1 - k, start + 1 + k)
+            elif chart == RIGHT:
+                k = 1 + choose(
+                    charts, right_arc + stride + start, stride, right + after_start, 1 - stride, width, uniform
+                )
+                heads[start + k - 1] = start
+                waiting = _push(stack, waiting, BOTH, k, start)
+                waiting = _push(stack, waiting, RIGHT, width - k, start + k)
+            else:
+                k = choose(charts, left + start, stride, left_arc + width * stride + start, 1 - stride, width, uniform)
+                heads[start + k - 1] = start + width
+                waiting = _push(stack, waiting, LEFT, k, start)
+                waiting = _push(stack, waiting, BOTH, width - k, start + k)
+
+    return read
+
+
+@subroutine
+def _push(stack, waiting, chart, width, start):
+    # A single node has nothing more to choose.
+    if width == 0:
+        return waiting
+    stack[waiting, 0], stack[waiting, 1], stack[waiting, 2] = chart, width, start
+    return waiting + 1
+
+
+@subroutine
+def _best_split(charts, a, a_step, b, b_step, count, uniform):
+    (scores,) = charts
+    best = 0
+    for k in range(1, count):
+        if scores[a + k * a_step] + scores[b + k * b_step] > scores[a + best * a_step] + scores[b + best * b_step]:
+            best = k
+    return best
+
+
+@subroutine
+def _draw_split(charts, a, a_step, b, b_step, count, uniform):
+    values, units = charts
+    top = NEGATIVE_INFINITY
+    for k in range(count):
+        top = max(top, units[a + k * a_step] + units[b + k * b_step])
+    total = 0.0
+    for k in range(count):
+        total += _product(values, units, a + k * a_step, b + k * b_step, top)
+    choice, rest = 0, uniform * total
+    for k in range(count):
+        product = _product(values, units, a + k * a_step, b + k * b_step, top)
+        if product > 0 and rest >= 0:
+            choice = k
+        rest -= product
+    return choice
+
+
+@subroutine
+def _product(values, units, a, b, top):
+    return values[a] * values[b] * 2.0 ** (units[a] + units[b] - top)
+
+
+_read_best, _read_sample = _read_tree(_best_split), _read_tree(_draw_split)

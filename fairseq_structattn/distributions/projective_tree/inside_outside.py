@@ -1,0 +1,261 @@
+"""The recursions of projective trees, compiled for the CPU. Loaded by :mod:`.cpu`, which says what they compute.
+
+With (i, j) a span of nodes, 0 the root, and w(h→m) the weight of an arc,
+
+    both(i, j)      = Σ_{i≤k<j} right(i, k) · left(k+1, j)
+    right_arc(i, j) = both(i, j) · w(i→j)                     left_arc(i, j) = both(i, j) · w(j→i)
+    right(i, j)     = Σ_{i<k≤j} right_arc(i, k) · right(k, j)
+    left(i, j)      = Σ_{i≤k<j} left(i, k) · left_arc(k, j)
+
+and Z = right(0, n): Eisner (COLING 1996), in the form of figure 6 of Kim et al. (ICLR 2017) with the sum that both
+directions of an arc share taken once. Complete spans have their head at the left (``right``) or right end; in an
+incomplete one an arc joins the two ends. The outside of a span is the derivative of log Z.
+
+**Charts.** The span (i, i + width) is at ``width · stride + i``. All spans of a width are independent, and the terms of
+a sum lie at fixed distances from one another: eight spans are treated side by side in a vector register. Outside its
+triangle a chart is zero, and each row ends in at least eight zeros, so that spans that would end beyond the sentence,
+or begin before it (where the end of the row above is), get zeros by themselves. The charts of a sentence follow each
+other in one flat array.
+
+**Algebras.** The recursions are written against a step that adds products to eight sums, and that decides what is
+computed from which arrays: numbers, scaled numbers (each with a power of two of its own as its unit), either of them
+along with their derivatives in some direction, or best scores.
+"""
+
+from ..compiled import subroutine
+from ..semirings import NEGATIVE_INFINITY
+from ..simd import LANES, add, fill, load, maximum, multiply, multiply_add, power_of_two, store, subtract
+
+# Charts, in the order in which they follow each other; OUTSIDE + c is the outside of c. BOTH comes first because
+# nothing is read from what would be above its first row.
+BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC, OUTSIDE, RIGHT_WEIGHT, LEFT_WEIGHT = 0, 1, 2, 3, 4, 5, 10, 11
+CHARTS = 12
+
+LARGEST_EXPONENT = 400
+LARGEST_VALUE = 2.0**LARGEST_EXPONENT
+
+
+# Layout
+
+
+@subroutine
+def stride_of(n):
+    # An odd number of cache lines, or a walk down a column would use few sets of the cache.
+    return ((n + 2 * LANES) // LANES | 1) * LANES
+
+
+@subroutine
+def chart_size(n):
+    return (n + 1) * stride_of(n)
+
+
+@subroutine
+def whole_sentence(n):
+    """Where Z is."""
+    return RIGHT * chart_size(n) + n * stride_of(n)
+
+
+@subroutine
+def arc_position(right_chart, left_chart, head, word, n):
+    """Where the span of an arc is, in the chart of its direction."""
+    if head < word:
+        return right_chart * chart_size(n) + (word - head) * stride_of(n) + head
+    return left_chart * chart_size(n) + (head - word) * stride_of(n) + word
+
+
+@subroutine
+def clear(chart, zero, one, n):
+    """Empty charts but for spans of a single node: complete ones have the value one."""
+    size = chart_size(n)
+    chart[: CHARTS * size] = zero
+    chart[RIGHT * size : RIGHT * size + n + 1] = one
+    chart[LEFT * size : LEFT * size + n + 1] = one
+
+
+# Recursions over an algebra: functions ``(charts, n, single_root)``.
+
+
+def inside(step):
+    """Fill in all spans, from short ones to long ones, once :func:`clear` has run and the weights are in place."""
+
+    @subroutine
+    def recursion(charts, n, single_root):
+        size, stride = chart_size(n), stride_of(n)
+        both, right, left = BOTH * size, RIGHT * size, LEFT * size
+        right_arc, left_arc = RIGHT_ARC * size, LEFT_ARC * size
+        for width in range(1, n + 1):
+            row = width * stride
+            for start in range(0, n + 1 - width, LANES):
+                at, after_start = row + start, row + start - stride + 1
+                step(charts, both + at, right + start, stride, left + after_start, 1 - stride, width)
+                step(charts, right_arc + at, both + at, 0, RIGHT_WEIGHT * size + at, 0, 1)
+                step(charts, left_arc + at, both + at, 0, LEFT_WEIGHT * size + at, 0, 1)
+                step(charts, right + at, right_arc + stride + start, stride, right + after_start, 1 - stride, width)
+                step(charts, left + at, left + start, stride, left_arc + at, 1 - stride, width)
+            if single_root and width < n:
+                _forbid_second_root(charts, right + row, left + row)
+
+    return recursion
+
+
+def outside(step):
+    """Fill in the outsides, from long spans to short ones, once that of the whole sentence is in place.
+
+    A span is the left part of longer ones that begin where it does, and the right part of those that end where it does.
+    """
+
+    @subroutine
+    def recursion(charts, n, single_root):
+        size, stride = chart_size(n), stride_of(n)
+        right, left, right_arc, left_arc = RIGHT * size, LEFT * size, RIGHT_ARC * size, LEFT_ARC * size
+        around_both, around_right, around_left, around_right_arc, around_left_arc = (
+            (OUTSIDE + BOTH) * size,
+            (OUTSIDE + RIGHT) * size,
+            (OUTSIDE + LEFT) * size,
+            (OUTSIDE + RIGHT_ARC) * size,
+            (OUTSIDE + LEFT_ARC) * size,
+        )
+        for width in range(n, 0, -1):
+            row, above = width * stride, (width + 1) * stride
+            for start in range(0, n + 1 - width, LANES):
+                at, end = row + start, start + width
+                # How many longer spans begin with the first of the eight, and how many end with the last.
+                begin, finish = n - end, min(n - width, start + LANES - 1)
+                # right as the left part of both, and as the right part of right
+                to, before = around_right + at, above + start - 1
+                step(charts, to, around_both + above + start, stride, left + end + 1, stride, begin)
+                step(charts, to, around_right + before, stride - 1, right_arc + stride + start - 1, stride - 1, finish)
+                # left as the left part of left, and as the right part of both
+                to = around_left + at
+                step(charts, to, around_left + above + start, stride, left_arc + stride + end, stride, begin)
+                step(charts, to, around_both + before, stride - 1, right + start - 1, stride - 1, finish)
+                if single_root and start == 0 and width < n:
+                    _forbid_second_root(charts, around_right + row, around_left + row)
+                # right_arc as the left part of right, left_arc as the right part of left
+                step(charts, around_right_arc + at, around_right + at, stride, right + end, stride, begin + 1)
+                step(charts, around_left_arc + at, around_left + at, stride - 1, left + start, stride - 1, finish + 1)
+                step(charts, around_both + at, around_right_arc + at, 0, RIGHT_WEIGHT * size + at, 0, 1)
+                step(charts, around_both + at, around_left_arc + at, 0, LEFT_WEIGHT * size + at, 0, 1)
+
+    return recursion
+
+
+@subroutine
+def _forbid_second_root(charts, right_of_root, left_of_root):
+    """Keep a root that has its child from taking another, by what serves as zero: no arc leads to the root from the
+    right."""
+    for chart in charts:
+        chart[right_of_root] = chart[left_of_root]
+
+
+# Algebras: ``step(charts, target, a, a_step, b, b_step, count)`` adds to each of the eight spans at ``target`` the
+# products of the ``count`` pairs at ``a + k · a_step`` and ``b + k · b_step``.
+
+
+@subroutine
+def _add_products(charts, target, a, a_step, b, b_step, count):
+    """``(values,)``: numbers."""
+    (values,) = charts
+    total = load(values, target)
+    for _ in range(count):
+        total = multiply_add(load(values, a), load(values, b), total)
+        a += a_step
+        b += b_step
+    store(values, target, total)
+
+
+@subroutine
+def _add_dual(charts, target, a, a_step, b, b_step, count):
+    """``(values, tangents)``: numbers and their derivatives."""
+    values, tangents = charts
+    total, change = load(values, target), load(tangents, target)
+    for _ in range(count):
+        value_a, value_b = load(values, a), load(values, b)
+        total = multiply_add(value_a, value_b, total)
+        change = multiply_add(load(tangents, a), value_b, change)
+        change = multiply_add(value_a, load(tangents, b), change)
+        a += a_step
+        b += b_step
+    store(values, target, total)
+    store(tangents, target, change)
+
+
+@subroutine
+def _add_scaled(charts, target, a, a_step, b, b_step, count):
+    """``(values, units)``: numbers value · 2^unit, where the unit of the target is given and not below any term's."""
+    values, units = charts
+    total, unit = load(values, target), load(units, target)
+    for _ in range(count):
+        product = multiply(load(values, a), load(values, b))
+        total = multiply_add(product, _shift(units, a, b, unit), total)
+        a += a_step
+        b += b_step
+    store(values, target, total)
+
+
+@subroutine
+def _add_scaled_dual(charts, target, a, a_step, b, b_step, count):
+    """``(values, units, tangents)``: scaled numbers and their derivatives, which are in the same unit."""
+    values, units, tangents = charts
+    total, change, unit = load(values, target), load(tangents, target), load(units, target)
+    for _ in range(count):
+        shift = _shift(units, a, b, unit)
+        value_a, value_b = load(values, a), multiply(load(values, b), shift)
+        total = multiply_add(value_a, value_b, total)
+        change = multiply_add(load(tangents, a), value_b, change)
+        change = multiply_add(value_a, multiply(load(tangents, b), shift), change)
+        a += a_step
+        b += b_step
+    store(values, target, total)
+    store(tangents, target, change)
+
+
+@subroutine
+def _sum_scaled(charts, target, a, a_step, b, b_step, count):
+    """``(values, units)``: set an empty target to a sum of products, with the largest unit of a term as its own."""
+    values, units = charts
+    _take_best((units,), target, a, a_step, b, b_step, count)
+    _add_scaled(charts, target, a, a_step, b, b_step, count)
+    for span in range(target, target + LANES):
+        # Values are sums over trees, whose number may exceed what a float64 can hold.
+        if values[span] > LARGEST_VALUE:
+            values[span] /= LARGEST_VALUE
+            units[span] += LARGEST_EXPONENT
+
+
+@subroutine
+def _sum_scaled_dual(charts, target, a, a_step, b, b_step, count):
+    """``(values, units, tangents)``: likewise, with derivatives."""
+    values, units, tangents = charts
+    _take_best((units,), target, a, a_step, b, b_step, count)
+    _add_scaled_dual(charts, target, a, a_step, b, b_step, count)
+    for span in range(target, target + LANES):
+        if values[span] > LARGEST_VALUE:
+            values[span] /= LARGEST_VALUE
+            tangents[span] /= LARGEST_VALUE
+            units[span] += LARGEST_EXPONENT
+
+
+@subroutine
+def _take_best(charts, target, a, a_step, b, b_step, count):
+    """``(scores,)``: the best sum of two instead of the sum of the products."""
+    (scores,) = charts
+    best = fill(NEGATIVE_INFINITY)
+    for _ in range(count):
+        best = maximum(add(load(scores, a), load(scores, b)), best)
+        a += a_step
+        b += b_step
+    store(scores, target, best)
+
+
+@subroutine
+def _shift(units, a, b, unit):
+    """What brings the product of a and b to a unit that is not below its own."""
+    return power_of_two(add(subtract(load(units, b), unit), load(units, a)))
+
+
+inside_numbers, outside_numbers = inside(_add_products), outside(_add_products)
+inside_dual, outside_dual = inside(_add_dual), outside(_add_dual)
+inside_scaled, outside_scaled = inside(_sum_scaled), outside(_add_scaled)
+inside_scaled_dual, outside_scaled_dual = inside(_sum_scaled_dual), outside(_add_scaled_dual)
+inside_best = inside(_take_best)

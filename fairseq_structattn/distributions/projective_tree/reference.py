@@ -1,0 +1,94 @@
+"""Projective dependency trees in plain PyTorch: the specification that the fast implementation is tested against.
+
+One recursion, written against a semiring, whose gradient is marginals, best tree or sample. It runs on any device and
+dtype, takes −inf anywhere and can be differentiated twice.
+"""
+
+from typing import Tuple, Type
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..semirings import NEGATIVE_INFINITY, LogSemiring, MaxSemiring, SamplingSemiring, Semiring
+from ..trees import NO_HEAD
+
+
+def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: Type[Semiring] = LogSemiring) -> Tensor:
+    """Semiring sum over all projective trees, ``[batch]``: log Z in the log semiring.
+
+    The inside recursion of Eisner (COLING 1996), as in figure 6 of Kim et al. (ICLR 2017), over the nodes 0 (root) to
+    n. A complete span i..j holds a head at one end and all its descendants up to the other; an incomplete one has the
+    arc between its two ends, over two complete halves that meet. All spans of one width are treated at once:
+    ``right[width][:, i]`` is the complete span i..i+width with its head at the left end, ``left`` with the head at the
+    right end.
+
+    Args:
+        scores: ``[batch, n+1, n]``, −inf where there is no arc.
+        lengths: integers ``[batch]``.
+        single_root: count only the trees with one word under the root.
+    """
+    batch, nodes = scores.shape[:2]
+    right, left = [scores.new_zeros(batch, nodes)], [scores.new_zeros(batch, nodes)]
+    extensible, right_arcs, left_arcs = [right[0]], [None], [None]
+    is_root = torch.arange(nodes, device=scores.device) == 0
+    for width in range(1, nodes):
+        spans = nodes - width
+        halves = _sum(semiring, [extensible[k][:, :spans] + left[width - 1 - k][:, k + 1 :] for k in range(width)])
+        # The root, node 0, is nobody's dependent.
+        leftward = F.pad(scores.diagonal(-1 - width, 1, 2), (1, 0), value=NEGATIVE_INFINITY)
+        right_arcs.append(halves + scores.diagonal(width - 1, 1, 2))
+        left_arcs.append(halves + leftward)
+        right.append(_sum(semiring, [right_arcs[k][:, :spans] + right[width - k][:, k:] for k in range(1, width + 1)]))
+        left.append(_sum(semiring, [left[k][:, :spans] + left_arcs[width - k][:, k:] for k in range(width)]))
+        # With a single root, a root that has its child takes no other one.
+        extensible.append(right[width].masked_fill(is_root[:spans], NEGATIVE_INFINITY) if single_root else right[width])
+    by_length = torch.stack([spans[:, 0] for spans in right], 1)
+    if single_root:
+        by_length = by_length.masked_fill(is_root, NEGATIVE_INFINITY)
+    return by_length.gather(1, lengths.unsqueeze(1)).squeeze(1)
+
+
+def expectations(
+    scores: Tensor, lengths: Tensor, single_root: bool, semiring: Type[Semiring] = LogSemiring
+) -> Tuple[Tensor, Tensor]:
+    """The total ``[batch]`` and its gradient ``[batch, n+1, n]``: marginals in the log semiring, a tree in the others.
+
+    Arguments as for :func:`total`. The results carry a graph where gradients are enabled and the scores need them.
+    """
+    track = torch.is_grad_enabled() and scores.requires_grad
+    with torch.inference_mode(False), torch.enable_grad():
+        if not scores.requires_grad:
+            # Never the caller's own flag.
+            scores = _usable(scores.detach()).requires_grad_()
+        value = total(scores, _usable(lengths), single_root, semiring)
+        if scores.numel() == 0:
+            return value, scores if track else scores.detach()
+        (on_scores,) = torch.autograd.grad(value.sum(), scores, create_graph=track)
+    return (value, on_scores) if track else (value.detach(), on_scores.detach())
+
+
+def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """Heads ``[batch, n]`` of a best tree, :data:`NO_HEAD` in padding and where no tree is possible."""
+    return _heads(expectations(scores.detach(), lengths, single_root, MaxSemiring)[1])
+
+
+def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+    """Heads ``[count, batch, n]`` of samples, :data:`NO_HEAD` in padding and where no tree is possible."""
+    batch, _, n = scores.shape
+    copies = scores.detach().expand(count, batch, n + 1, n).reshape(count * batch, n + 1, n)
+    trees = expectations(copies, lengths.repeat(count), single_root, SamplingSemiring)[1]
+    return _heads(trees).reshape(count, batch, n)
+
+
+def _usable(tensor: Tensor) -> Tensor:
+    """A tensor that autograd may keep, if this one was made in inference mode."""
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
+def _sum(semiring: Type[Semiring], terms: list) -> Tensor:
+    return semiring.sum(torch.stack(terms), 0)
+
+
+def _heads(arcs: Tensor) -> Tensor:
+    return arcs.argmax(-2).masked_fill(arcs.sum(-2) == 0, NO_HEAD)
