@@ -6,6 +6,7 @@ from .categorical import Categorical
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
 from .registry import distribution_names, get_distribution, register_distribution
+from .spanning_tree import SpanningTree
 from .structured import StructuredDistribution
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Categorical",
     "LinearChain",
     "ProjectiveTree",
+    "SpanningTree",
     "StructuredDistribution",
     "distribution_names",
     "get_distribution",

@@ -50,6 +50,11 @@ def _compiler(**options) -> Callable:
     return numba.njit(nogil=True, fastmath={"reassoc", "contract"}, **options)
 
 
+def kernel_if_available(function: Callable) -> Callable:
+    """Decorator: :func:`kernel` where there is numba; elsewhere the function stays as it is, at the speed of Python."""
+    return kernel(function) if available() else function
+
+
 def over_batch(kernel: Callable, batch: int, *arguments) -> None:
     """Call ``kernel(first, stride, *arguments)`` in each thread, to treat the items ``range(first, batch, stride)``.
 

@@ -65,9 +65,10 @@ class DependencyTree(StructuredDistribution):
 
     def _inference(self) -> Tuple[Tensor, Tensor]:
         log_partition, marginals = self._algorithms().expectations(*self._problem())
-        # Zero already; this keeps what an upstream gradient may hold in padding out of the backward pass.
-        marginals = marginals.reshape(self._potentials()[0].shape).masked_fill(~self.arc_mask, 0)
-        return log_partition.reshape(self.batch_shape), marginals
+        # Zero already; this keeps what an upstream gradient may hold there, as that of a logarithm does, out of the
+        # backward pass.
+        no_arc = self._masked_scores == NEGATIVE_INFINITY
+        return log_partition.reshape(self.batch_shape), marginals.reshape(no_arc.shape).masked_fill(no_arc, 0)
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         return (self._masked_scores,)

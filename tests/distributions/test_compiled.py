@@ -89,6 +89,12 @@ def test_kernels_compile_where_no_cache_can_be_kept(monkeypatch):
     assert (items == 0).all()
 
 
+def test_functions_stay_plain_where_there_is_no_numba(monkeypatch):
+    assert compiled.kernel_if_available(lambda: None).py_func() is None
+    monkeypatch.setattr(compiled, "available", lambda: False)
+    assert compiled.kernel_if_available(len) is len
+
+
 def test_backend_decides_by_device(monkeypatch):
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert compiled_for(cpu) == "cpu"

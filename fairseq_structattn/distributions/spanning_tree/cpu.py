@@ -1,0 +1,101 @@
+"""Spanning trees on the CPU: compiled elimination with a backward pass in closed form.
+
+The gradient of the marginals μ for an upstream gradient g is Cov(arcs) · g, and a covariance is symmetric: the backward
+pass is the derivative, in direction g, of the sweeps that compute the marginals.
+
+Computed in float64 whatever the dtype of the scores: in linear space, and in log space for those sentences whose
+weights leave its range. Each dependent's best score is subtracted first; every tree has one arc to each dependent.
+"""
+
+from typing import Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..compiled import over_batch
+from ..semirings import NEGATIVE_INFINITY
+from . import linear_space, log_space
+from .elimination_order import reorder, root_child_last
+
+
+def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+
+    Args:
+        scores: ``[batch, n+1, n]``, n > 0, −inf where there is no arc, which includes padding and arcs from a word to
+            itself.
+        lengths: integers ``[batch]``.
+        single_root: whether exactly one word hangs on the root.
+    """
+    if not single_root:
+        return _Elimination.apply(scores, lengths, False)
+    order = root_child_last(scores, lengths)
+    log_partition, marginals = _Elimination.apply(reorder(scores, order), lengths, True)
+    return log_partition.masked_fill(lengths == 0, NEGATIVE_INFINITY), reorder(marginals, order)
+
+
+def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and where there is none."""
+    from . import maximum
+
+    return maximum.argmax(scores, lengths, single_root)
+
+
+def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
+    from . import sampling
+
+    return sampling.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+
+
+class _Elimination(torch.autograd.Function):
+    """scores ``[batch, n+1, n]`` → log Z ``[batch]``, marginals ``[batch, n+1, n]``."""
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, lengths: Tensor, single_root: bool):
+        ctx.set_materialize_grads(False)
+        # One memory layout, for which the kernels are compiled.
+        wide, lengths = scores.double().contiguous(), lengths.contiguous()
+        best = wide.amax(-2)
+        best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
+        log_weights = wide - best.unsqueeze(-2)
+        weights = log_weights.exp()
+        tape, adjoint, pivots = (torch.empty_like(part) for part in (weights, weights, best))
+        log_partition, marginals = weights.new_empty(len(weights)), torch.zeros_like(weights)
+        fits = torch.empty(len(weights), dtype=torch.bool)
+        state = _arrays(tape, adjoint, pivots)
+        results = _arrays(log_partition, marginals)
+        problem = lengths.numpy(), single_root, weights.numpy()
+        over_batch(linear_space.expectations, len(weights), *problem, *state, *results, fits.numpy())
+        # From here on, logarithms where the weights themselves do not do.
+        weights[~fits] = log_weights[~fits]
+        others = _items(~fits)
+        over_batch(log_space.expectations, len(others), others, *problem, *state, *results)
+        ctx.single_root = single_root
+        marginals = marginals.clamp_(0, 1).to(scores.dtype)
+        possible = log_partition != NEGATIVE_INFINITY
+        ctx.save_for_backward(lengths, weights, tape, adjoint, pivots, marginals, fits, possible)
+        return (log_partition + best.sum(-1)).to(scores.dtype), marginals
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_log_partition, grad_marginals):
+        lengths, weights, tape, adjoint, pivots, marginals, fits, possible = ctx.saved_tensors
+        result = torch.zeros_like(weights)
+        if grad_marginals is not None:
+            problem = (lengths.numpy(), ctx.single_root) + _arrays(weights, tape, adjoint, pivots)
+            direction = _arrays(grad_marginals.double().contiguous(), result)
+            for implementation, items in ((linear_space, _items(fits)), (log_space, _items(possible & ~fits))):
+                over_batch(implementation.gradient, len(items), items, *problem, *direction)
+        if grad_log_partition is not None:
+            result += grad_log_partition[:, None, None] * marginals
+        return result.to(marginals.dtype), None, None
+
+
+def _arrays(*tensors: Tensor) -> Tuple[np.ndarray, ...]:
+    return tuple(tensor.numpy() for tensor in tensors)
+
+
+def _items(chosen: Tensor) -> np.ndarray:
+    return chosen.nonzero().squeeze(-1).numpy()

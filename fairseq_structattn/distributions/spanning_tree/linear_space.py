@@ -1,0 +1,146 @@
+"""Elimination of words in linear space, compiled for the CPU.
+
+Working arrays hold, for a sentence of n words, an n+1 by n matrix in the order word 0, …, word n-1, root, so that the
+heads that remain after step v are the rows from v+1 on. All steps happen in place, and each entry keeps the value that
+it had when the first of its two ends was eliminated: to the right of the diagonal the weight w(v→m) that was passed on,
+below it the share q = w(h→v) / d_v by which it went to h. With X = ∂ log Z / ∂w, which does not change either while
+w grows by q(h) w(v→m), the reverse step is
+
+    X(v→m) = Σ_h q(h) X(h→m),    a(h) = Σ_m X(h→m) w(v→m),    X(h→v) = (a(h) + 1 − Σ_h' q(h') a(h')) / d_v.
+
+The backward pass differentiates both sweeps in the direction of the upstream gradient: O(n²) memory.
+
+What gathers on the diagonal of the weights, an arc from a word to itself, is never read; that of X stays 0.
+"""
+
+import math
+
+import numpy as np
+
+from ..compiled import kernel
+
+# The pivots d, and whatever is not 0 on the tape, have to lie between the exponentials of ∓ this. Then no product of
+# two of them leaves the range of float64, nor does X, which is at most 1 / (q d), and there is room for the size of
+# upstream gradients. An arc whose weight is too small for float64, less than exp(−745), has a probability of at most
+# exp(−745) X and is not missed.
+LARGEST_LOGARITHM = 250.0
+
+
+@kernel
+def expectations(first, stride, lengths, single_root, weights, tape, adjoint, pivots, log_partition, marginals, fits):
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, 0 on entry, of weights of the same shape.
+
+    ``fits`` ``[batch]`` tells whether the weights of a sentence stay within range; results are valid only there.
+    ``tape`` and ``adjoint`` ``[batch, n+1, n]`` and ``pivots`` ``[batch, n]`` are what :func:`gradient` needs.
+    """
+    smallest, largest = math.exp(-LARGEST_LOGARITHM), math.exp(LARGEST_LOGARITHM)
+    for i in range(first, len(lengths), stride):
+        n = lengths[i]
+        w, x, d = tape[i], adjoint[i], pivots[i]
+        for h in range(n + 1):
+            row = h - 1 if h > 0 else n
+            for m in range(n):
+                w[row, m] = weights[i, h, m]
+        inside, total = True, 0.0
+        for v in range(n):
+            pivot = 0.0
+            for h in range(v + 1, n):
+                pivot += w[h, v]
+            if v == n - 1 or not single_root:
+                pivot += w[n, v]
+            if pivot < smallest:
+                # Perhaps there is no head at all; it is for log space to find out.
+                inside = False
+                break
+            w[v, v] = 0
+            d[v] = pivot
+            total += math.log(pivot)
+            leaving = w[v, v + 1 : n]
+            for h in range(v + 1, n + 1):
+                share = w[h, v] / pivot
+                w[h, v] = share
+                arriving = w[h, v + 1 : n]
+                for m in range(len(leaving)):
+                    arriving[m] += share * leaving[m]
+        for h in range(n + 1):
+            for m in range(n):
+                inside &= (w[h, m] == 0) | ((smallest < w[h, m]) & (w[h, m] < largest))
+        fits[i] = inside
+        if not inside:
+            continue
+        log_partition[i] = total
+        for v in range(n - 1, -1, -1):
+            x[v, v:n] = 0
+            leaving, x_leaving = w[v, v + 1 : n], x[v, v + 1 : n]
+            routed = 0.0
+            for h in range(v + 1, n + 1):
+                share, x_arriving = w[h, v], x[h, v + 1 : n]
+                onwards = 0.0
+                for m in range(len(leaving)):
+                    onwards += x_arriving[m] * leaving[m]
+                    x_leaving[m] += share * x_arriving[m]
+                x[h, v] = onwards / d[v]
+                routed += share * onwards
+            rest = (1 - routed) / d[v]
+            for h in range(v + 1, n):
+                x[h, v] += rest
+            if v == n - 1 or not single_root:
+                x[n, v] += rest
+        for h in range(n + 1):
+            row = h - 1 if h > 0 else n
+            for m in range(n):
+                marginals[i, h, m] = x[row, m] * weights[i, h, m]
+
+
+@kernel
+def gradient(first, stride, items, lengths, single_root, weights, tape, adjoint, pivots, upstream, result):
+    """Derivative ``[batch, n+1, n]`` of the marginals in the direction ``upstream``, of the listed sentences."""
+    for position in range(first, len(items), stride):
+        i = items[position]
+        n = lengths[i]
+        w, x, d = tape[i], adjoint[i], pivots[i]
+        # Tangents of the weights that were passed on and of shares; of adjoints; of pivots.
+        w_dot, x_dot, d_dot = np.empty((n + 1, n)), np.zeros((n + 1, n)), np.empty(n)
+        for h in range(n + 1):
+            row = h - 1 if h > 0 else n
+            for m in range(n):
+                w_dot[row, m] = weights[i, h, m] * upstream[i, h, m]
+        for v in range(n):
+            pivot_dot = 0.0
+            for h in range(v + 1, n):
+                pivot_dot += w_dot[h, v]
+            if v == n - 1 or not single_root:
+                pivot_dot += w_dot[n, v]
+            d_dot[v] = pivot_dot
+            leaving, leaving_dot = w[v, v + 1 : n], w_dot[v, v + 1 : n]
+            for h in range(v + 1, n + 1):
+                share = w[h, v]
+                share_dot = (w_dot[h, v] - share * pivot_dot) / d[v]
+                w_dot[h, v] = share_dot
+                arriving_dot = w_dot[h, v + 1 : n]
+                for m in range(len(leaving)):
+                    arriving_dot[m] += share * leaving_dot[m] + share_dot * leaving[m]
+        for v in range(n - 1, -1, -1):
+            leaving, leaving_dot, x_leaving_dot = w[v, v + 1 : n], w_dot[v, v + 1 : n], x_dot[v, v + 1 : n]
+            routed, routed_dot = 0.0, 0.0
+            for h in range(v + 1, n + 1):
+                share, share_dot = w[h, v], w_dot[h, v]
+                x_arriving, x_arriving_dot = x[h, v + 1 : n], x_dot[h, v + 1 : n]
+                onwards, onwards_dot = 0.0, 0.0
+                for m in range(len(leaving)):
+                    onwards += x_arriving[m] * leaving[m]
+                    onwards_dot += x_arriving_dot[m] * leaving[m] + x_arriving[m] * leaving_dot[m]
+                    x_leaving_dot[m] += share * x_arriving_dot[m] + share_dot * x_arriving[m]
+                x_dot[h, v] = (onwards_dot - onwards / d[v] * d_dot[v]) / d[v]
+                routed += share * onwards
+                routed_dot += share * onwards_dot + share_dot * onwards
+            rest_dot = (-routed_dot - (1 - routed) / d[v] * d_dot[v]) / d[v]
+            for h in range(v + 1, n):
+                x_dot[h, v] += rest_dot
+            if v == n - 1 or not single_root:
+                x_dot[n, v] += rest_dot
+        for h in range(n + 1):
+            row = h - 1 if h > 0 else n
+            for m in range(n):
+                change = x_dot[row, m] + x[row, m] * upstream[i, h, m]
+                result[i, h, m] = weights[i, h, m] * change

@@ -1,0 +1,97 @@
+"""Spanning trees in plain PyTorch: the specification that the fast implementation is tested against.
+
+Elimination of words in log space, whose gradients are the marginals. It runs on any device and dtype, takes scores of
+any size, −inf among them, and can be differentiated twice.
+"""
+
+from typing import Tuple
+
+import torch
+from torch import Tensor
+
+from ..semirings import NEGATIVE_INFINITY, LogSemiring
+from .elimination_order import reorder, root_child_last
+
+
+def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """log Z, ``[batch]``.
+
+    Args:
+        scores: ``[batch, n+1, n]``, −inf where there is no arc, which includes padding and arcs from a word to itself.
+        lengths: integers ``[batch]``.
+        single_root: whether exactly one word hangs on the root.
+    """
+    n = scores.shape[-1]
+    if n == 0:
+        total = scores.sum((-2, -1))
+        return total + NEGATIVE_INFINITY if single_root else total
+    if single_root:
+        scores = reorder(scores, root_child_last(scores, lengths))
+    best = scores.detach().amax(-2)
+    best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
+    weights = scores - best.unsqueeze(-2)
+    # A padded word hangs on the root at no cost and takes no dependents.
+    padding = torch.arange(n, device=scores.device) >= lengths.unsqueeze(-1)
+    weights = torch.cat((weights[:, :1].masked_fill(padding.unsqueeze(1), 0), weights[:, 1:]), 1)
+    total = best.sum(-1)
+    for v in range(n):
+        without_root = single_root & (v < lengths - 1)
+        pivot, weights = _eliminate_first(weights, without_root)
+        total = total + pivot
+    impossible = total == NEGATIVE_INFINITY
+    if single_root:
+        impossible = impossible | (lengths == 0)
+    # The gradient too: words that were eliminated before the impossible one would have passed on theirs.
+    return total.masked_fill(impossible, NEGATIVE_INFINITY)
+
+
+def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``. Arguments as for :func:`log_partition`.
+
+    The results carry a graph where gradients are enabled and the scores need them.
+    """
+    track = torch.is_grad_enabled() and scores.requires_grad
+    with torch.inference_mode(False), torch.enable_grad():
+        if not scores.requires_grad:
+            # Never the caller's own flag; a tensor made under inference mode cannot take part in autograd.
+            scores = (scores.clone() if scores.is_inference() else scores.detach()).requires_grad_()
+        value = log_partition(scores, lengths, single_root)
+        (marginals,) = torch.autograd.grad(value.sum(), scores, create_graph=track)
+    return (value, marginals) if track else (value.detach(), marginals)
+
+
+def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and where there is none."""
+    from . import maximum
+
+    return maximum.argmax(scores, lengths, single_root)
+
+
+def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
+    from . import sampling
+
+    return sampling.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+
+
+def _eliminate_first(weights: Tensor, without_root: Tensor) -> Tuple[Tensor, Tensor]:
+    """Sum out the head of the first of k words.
+
+    Args:
+        weights: ``[batch, k+1, k]``, logarithms; the root is the first head.
+        without_root: ``[batch]``, whether the root does not count among the heads of this word.
+
+    Returns:
+        log d, ``[batch]``, and weights ``[batch, k, k-1]`` between the root and the words that remain.
+    """
+    words = weights.shape[-1] - 1
+    heads = torch.cat((weights[:, :1], weights[:, 2:]), 1)
+    arriving, direct, leaving = heads[..., 0], heads[..., 1:], weights[:, 1, 1:]
+    root_only = torch.arange(words + 1, device=weights.device) == 0
+    counted = arriving.masked_fill(without_root.unsqueeze(-1) & root_only, NEGATIVE_INFINITY)
+    pivot = LogSemiring.sum(counted, -1)
+    share = arriving - pivot.masked_fill(pivot == NEGATIVE_INFINITY, 0).unsqueeze(-1)
+    through = share.unsqueeze(-1) + leaving.unsqueeze(-2)
+    remaining = LogSemiring.sum(torch.stack((direct, through)), 0)
+    to_itself = torch.eye(words + 1, dtype=torch.bool, device=weights.device)[:, 1:]
+    return pivot, remaining.masked_fill(to_itself, NEGATIVE_INFINITY)

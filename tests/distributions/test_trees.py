@@ -1,0 +1,159 @@
+"""What projective and non-projective dependency trees share, seen through spanning trees."""
+
+import pytest
+import torch
+from enumeration_spanning import all_trees, arcs
+
+from fairseq_structattn.distributions import SpanningTree
+
+INF = float("inf")
+ROOTS = ("multi", "single")
+
+
+def parts(*heads, n=None):
+    """Trees given as tuples of heads, as parts ``[trees, n+1, n]``."""
+    return torch.stack([arcs(tree, n or len(tree)) for tree in heads])
+
+
+def in_support(structure, lengths=None, roots="multi"):
+    n = structure.shape[-1]
+    tree = SpanningTree(torch.zeros(n + 1, n), lengths, roots)
+    return torch.isfinite(tree.log_prob(structure)).tolist()
+
+
+@pytest.mark.parametrize("roots", ROOTS)
+@pytest.mark.parametrize("n", (1, 2, 3, 4))
+def test_support_is_the_set_of_trees(roots, n):
+    choices = torch.cartesian_prod(*[torch.arange(n + 1)] * n).reshape(-1, n).tolist()
+    trees = set(all_trees(n, roots == "single"))
+    expected = [tuple(heads) in trees for heads in choices]
+    assert in_support(parts(*choices), roots=roots) == expected
+
+
+def test_long_chains_and_long_cycles():
+    n = 33
+    chain = list(range(n))
+    cycle = [n] + chain[1:]
+    lasso = [0] + [5] + chain[2:]
+    assert in_support(parts(chain, chain[::-1][:-1] + [0], cycle, lasso)) == [True, False, False, False]
+    assert in_support(parts([word + 2 for word in range(n - 1)] + [0])) == [True]
+
+
+@pytest.mark.parametrize("roots", ROOTS)
+def test_what_is_not_one_head_per_word(roots):
+    tree = arcs((2, 0, 2), 3)
+    two_heads, none, halves, doubled = (tree.clone() for _ in range(4))
+    two_heads[1, 2] = 1
+    none[2, 0] = 0
+    halves[2, 2] = halves[1, 2] = 0.5
+    doubled[2, 0] = 2
+    structures = torch.stack((tree, two_heads, none, halves, doubled))
+    assert in_support(structures, roots=roots) == [True, False, False, False, False]
+
+
+def test_arc_from_a_word_to_itself_is_not_looked_at():
+    tree = arcs((2, 0), 2)
+    tree[1, 0] = 1
+    only_itself = arcs((1, 0), 2)
+    assert in_support(torch.stack((tree, only_itself))) == [True, False]
+
+
+@pytest.mark.parametrize("garbage", (1.0, float("nan"), INF))
+def test_padding_of_a_structure_is_not_looked_at(garbage):
+    structure = torch.full((2, 4, 3), garbage).double()
+    structure[0, :3, :2] = arcs((2, 0), 2)
+    structure[1, :3, :2] = arcs((2, 1), 2)
+    assert in_support(structure, torch.tensor(2)) == [True, False]
+    scores = torch.randn(4, 3).double()
+    tree, alone = SpanningTree(scores, torch.tensor(2)), SpanningTree(scores[:3, :2])
+    torch.testing.assert_close(tree.log_prob(structure[0]), alone.log_prob(structure[0, :3, :2]))
+
+
+def test_a_head_in_padding_is_no_head():
+    assert in_support(arcs((3, 0, 0), 3)[None], torch.tensor(2)) == [False]
+
+
+def test_a_single_root_is_one_root():
+    structures = parts((0, 0), (0, 1), (2, 0))
+    assert in_support(structures, roots="multi") == [True, True, True]
+    assert in_support(structures, roots="single") == [False, True, True]
+
+
+def test_a_structure_with_a_forbidden_arc_is_impossible():
+    scores = torch.zeros(3, 2)
+    scores[1, 1] = -INF
+    tree = SpanningTree(scores)
+    assert torch.isfinite(tree.log_prob(parts((0, 1), (2, 0)))).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("roots, log_prob, support", (("multi", 0.0, 1), ("single", -INF, 0)))
+def test_the_empty_sentence(roots, log_prob, support):
+    for scores, lengths in ((torch.zeros(2, 1, 0), None), (torch.zeros(2, 4, 3), torch.zeros(2, dtype=torch.long))):
+        tree = SpanningTree(scores, lengths, roots)
+        assert tree.support_size.tolist() == [support] * 2
+        assert tree.log_partition.tolist() == tree.log_prob(torch.zeros_like(scores)).tolist() == [log_prob] * 2
+        assert tree.entropy.tolist() == [0, 0] and tree.kl(tree).tolist() == [0, 0]
+        for value in (tree.marginals, tree.argmax, tree.sample()):
+            assert value.shape == scores.shape and value.eq(0).all()
+
+
+def test_arc_mask():
+    mask = SpanningTree(torch.zeros(2, 4, 3), torch.tensor([3, 1])).arc_mask
+    assert mask.dtype == torch.bool
+    assert mask[0].int().tolist() == [[1, 1, 1], [0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    assert mask[1].int().tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+
+def test_arc_scores_are_indexed_by_head_then_dependent():
+    # Only 1 → 2 is rewarded; a transposed table would hang word 1 on word 2.
+    scores = torch.zeros(3, 2)
+    scores[1, 1] = 9
+    tree = SpanningTree(scores)
+    assert tree.argmax.tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert tree.marginals[1, 1] > 0.99
+
+
+def test_lengths_broadcast_over_batch_dimensions():
+    scores = torch.randn(2, 3, 5, 4).double()
+    lengths = torch.tensor([[4], [2]])
+    tree = SpanningTree(scores, lengths)
+    assert torch.equal(tree.lengths, lengths.expand(2, 3))
+    full = SpanningTree(scores, lengths.repeat(1, 3))
+    for quantity in ("log_partition", "marginals", "argmax", "entropy"):
+        assert torch.equal(getattr(tree, quantity), getattr(full, quantity)), quantity
+    flat = SpanningTree(scores.flatten(0, 1), lengths.expand(2, 3).flatten())
+    torch.testing.assert_close(tree.marginals.flatten(0, 1), flat.marginals, rtol=1e-13, atol=1e-13)
+    assert tree.log_prob(tree.sample((7, 1))).shape == (7, 1, 2, 3)
+
+
+def test_gradient_of_log_prob_is_parts_minus_marginals():
+    scores = torch.randn(2, 4, 3).double().requires_grad_()
+    tree = SpanningTree(scores)
+    structures = parts((0, 1, 2), (3, 3, 0))
+    (gradient,) = torch.autograd.grad(tree.log_prob(structures).sum(), scores)
+    torch.testing.assert_close(gradient, structures - tree.marginals)
+
+
+@pytest.mark.parametrize(
+    "error, match, arguments",
+    (
+        (TypeError, "arc_scores is a list; give a floating point tensor", ([[0.0], [0.0]],)),
+        (TypeError, "arc_scores has dtype torch.int64.*float", (torch.zeros(3, 2).long(),)),
+        (ValueError, r"arc_scores has shape \(3,\).*\[\*batch, n\+1, n\]", (torch.zeros(3),)),
+        (ValueError, r"arc_scores has shape \(2, 3, 3\)", (torch.zeros(2, 3, 3),)),
+        (ValueError, r"arc_scores has shape \(2, 3\)", (torch.zeros(2, 3),)),
+        (ValueError, "roots is 'many'; choose one of: single, multi", (torch.zeros(3, 2), None, "many")),
+        (TypeError, "lengths is a list", (torch.zeros(1, 3, 2), [2])),
+        (TypeError, "lengths has dtype torch.float32", (torch.zeros(1, 3, 2), torch.ones(1))),
+        (ValueError, "from 1 to 3; they must lie between 0 and 2", (torch.zeros(2, 3, 2), torch.tensor([1, 3]))),
+        (ValueError, r"lengths has shape \(3,\).*batch shape \(2,\)", (torch.zeros(2, 3, 2), torch.ones(3).long())),
+    ),
+)
+def test_errors_of_arguments(error, match, arguments):
+    with pytest.raises(error, match=match):
+        SpanningTree(*arguments)
+
+
+def test_log_prob_of_another_shape():
+    with pytest.raises(ValueError, match=r"parts has shape \(2, 3\).*\(2, 3, 2\)"):
+        SpanningTree(torch.zeros(2, 3, 2)).log_prob(torch.zeros(2, 3))
