@@ -27,7 +27,8 @@ def available() -> bool:
 def kernel(function: Callable) -> Callable:
     """Decorator: compile at the first call and keep the machine code on disk.
 
-    Sums may be reordered, for the sake of vector instructions; nothing is assumed about infinities or NaN.
+    Sums may be reordered and a division by 0 gives an infinity or NaN, both for the sake of vector instructions;
+    nothing is assumed about infinities or NaN.
     """
     try:
         return _compiler(cache=True)(function)
@@ -41,13 +42,17 @@ def subroutine(function: Callable) -> Callable:
     return _compiler()(function)
 
 
+def inlined(function: Callable) -> Callable:
+    """Decorator: a small subroutine that becomes part of the loop that calls it, so that the loop can be vectorised."""
+    return _compiler(forceinline=True)(function)
+
+
 def _compiler(**options) -> Callable:
     import numba
 
     # It reports each step of a compilation to whoever listens to all messages, as fairseq's tools do.
     logging.getLogger("numba").setLevel(logging.WARNING)
-
-    return numba.njit(nogil=True, fastmath={"reassoc", "contract"}, **options)
+    return numba.njit(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", **options)
 
 
 def kernel_if_available(function: Callable) -> Callable:

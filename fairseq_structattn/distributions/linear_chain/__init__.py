@@ -1,120 +1,281 @@
-"""Binary linear chain: segmentation attention."""
+"""Linear chains: segmentation attention, and conditional random fields with K states."""
 
-from typing import Dict, Optional, Tuple, Type
+from typing import Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ..backend import current_backend
+from ..backend import compiled_for, current_backend
 from ..registry import register_distribution
-from ..semirings import LogSemiring, MaxSemiring, SamplingSemiring, Semiring
+from ..semirings import MaxSemiring, SamplingSemiring
 from ..structured import StructuredDistribution, cached, split_positions
 from . import log_odds, reference
 
 
 @register_distribution("linear-chain")
 class LinearChain(StructuredDistribution):
-    """Positions are selected or not, and neighbours influence each other: a conditional random field with two states.
+    """Each position has a state, and neighbours influence each other: a linear-chain conditional random field.
 
-    p(z) ∝ exp(Σ_i unary_i z_i + Σ_i pairwise_i[z_i, z_{i+1}]) over z in {0, 1}ⁿ. Kim et al., "Structured Attention
-    Networks" (ICLR 2017), sections 3.1 and 4.2 (segmentation attention). Each unary score counts once, as in the
-    authors' code; the formula of section 4.2, read literally, would count those of inner positions twice.
+    Without ``num_states`` the chain is binary, p(z) ∝ exp(Σ_i unary_i z_i + Σ_i pairwise_i[z_i, z_{i+1}]) over z in
+    {0, 1}ⁿ: positions are selected or not. Kim et al., "Structured Attention Networks" (ICLR 2017), sections 3.1 and
+    4.2 (segmentation attention). Each unary score counts once, as in the authors' code; the formula of section 4.2,
+    read literally, would count those of inner positions twice.
 
-    Members beyond the contract of :class:`StructuredDistribution`: ``edge_marginals``. ``marginals`` is
-    ``[*batch, n]``, p(z_i = 1). ``argmax``, samples and what ``log_prob`` takes are states ``[*batch, n]``, 0 or 1.
+    With ``num_states=K``, p(z) ∝ exp(Σ_i unary_i[z_i] + Σ_i pairwise_i[z_i, z_{i+1}]) over z in {0, …, K-1}ⁿ. ``start``
+    and ``end`` add start[z_1] + end[z_n] in both forms; an empty sequence scores 0.
 
-    Marginals, edge marginals and log Z can be differentiated once; a second time under
-    ``use_backend("reference")``. Pairwise scores of −inf, or so large that they stand for it, take the reference
-    implementation by themselves, at its speed. To find out, their values are read: on an accelerator, one short wait.
+    Members beyond the contract of :class:`StructuredDistribution`: ``edge_marginals``, ``num_states`` and the
+    constructor :meth:`from_fields`. ``marginals``, ``argmax``, samples and what ``log_prob`` takes have the shape of
+    ``unary``: probability or indicator of state 1 in a binary chain, of each state (one-hot) in the other form.
+
+    Marginals, edge marginals and log Z can be differentiated once; a second time under ``use_backend("reference")``.
+    Binary chains with ``start`` or ``end``, or with pairwise scores of −inf or so large that they stand for it, are
+    computed as chains of two states, which takes longer. To find out, pairwise scores are read: on an accelerator, one
+    short wait.
 
     Args:
-        unary: ``[*batch, n]``, score of state 1; state 0 scores 0.
-        pairwise: ``[2, 2]``, shared by all edges, or ``[…, n-1, 2, 2]``, one table per edge, whose leading dimensions
+        unary: ``[*batch, n]``, score of state 1, where state 0 scores 0; with ``num_states``, ``[*batch, n, K]``.
+        pairwise: ``[K, K]``, shared by all edges, or ``[…, n-1, K, K]``, one table per edge, whose leading dimensions
             broadcast to ``batch``. ``pairwise[..., a, b]`` is the score of z_i = a and z_{i+1} = b.
         lengths: integers 0..n, broadcastable against ``[*batch]``; ``None`` (default): no padding.
+        start: score of the first state, ``[K]`` or broadcastable to ``[*batch, K]``; ``None`` (default): 0.
+        end: score of the last real state, likewise.
+        num_states: K; ``None`` (default): binary, K = 2.
 
     Raises:
         TypeError: potentials that are not floating point, lengths that are not integers.
-        ValueError: shapes that do not fit, lengths out of range.
+        ValueError: shapes that do not fit, lengths out of range, ``num_states`` that is not a positive integer.
     """
 
-    def __init__(self, unary: Tensor, pairwise: Tensor, lengths: Optional[Tensor] = None) -> None:
-        batch_shape, max_length = split_positions("unary", unary)
-        super().__init__(batch_shape, max_length, lengths, unary=unary, pairwise=pairwise)
-        _check_pairwise(pairwise, batch_shape, max_length)
+    def __init__(
+        self,
+        unary: Tensor,
+        pairwise: Tensor,
+        lengths: Optional[Tensor] = None,
+        start: Optional[Tensor] = None,
+        end: Optional[Tensor] = None,
+        num_states: Optional[int] = None,
+    ) -> None:
+        if num_states is not None and (type(num_states) is not int or num_states < 1):
+            raise ValueError(f"num_states is {num_states!r}; it must be a positive integer, or None for a binary chain")
+        self._binary = num_states is None
+        self.num_states = 2 if num_states is None else num_states
+        batch_shape, max_length = self._split_unary(unary)
+        boundaries = {name: scores for name, scores in (("start", start), ("end", end)) if scores is not None}
+        super().__init__(batch_shape, max_length, lengths, unary=unary, pairwise=pairwise, **boundaries)
+        _check_pairwise(pairwise, batch_shape, max_length, self.num_states)
+        for name, scores in boundaries.items():
+            _check_boundary(name, scores, batch_shape, self.num_states)
         self._unary, self._pairwise = unary, pairwise
+        self._start, self._end = start, end
+
+    @classmethod
+    def from_fields(cls, fields: Tensor, couplings: Tensor, lengths: Optional[Tensor] = None) -> "LinearChain":
+        """The binary chain p(z) ∝ exp(Σ_i fields_i z_i + Σ_i couplings_i z_i z_{i+1}).
+
+        Args:
+            fields: ``[*batch, n]``.
+            couplings: ``[]``, shared by all edges, or ``[…, n-1]``, one per edge, whose leading dimensions broadcast to
+                ``batch``.
+            lengths: integers 0..n, broadcastable against ``[*batch]``; ``None`` (default): no padding.
+
+        Raises:
+            TypeError, ValueError: see the class.
+        """
+        batch_shape, n = split_positions("fields", fields)
+        if not isinstance(couplings, Tensor):
+            raise TypeError(f"couplings is a {type(couplings).__name__}; give a floating point tensor")
+        shape = tuple(couplings.shape)
+        if shape and not (shape[-1] == max(n - 1, 0) and _broadcasts(shape[:-1], batch_shape)):
+            raise ValueError(
+                f"couplings has shape {shape}; it must be () or (…, {max(n - 1, 0)}) with leading dimensions that "
+                f"broadcast to {tuple(batch_shape)}"
+            )
+        return cls(fields, F.pad(couplings[..., None, None], (1, 0, 1, 0)), lengths)
 
     @classmethod
     def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
-        """One table ``pairwise`` ``(2, 2)``, shared by all positions."""
+        """One table ``pairwise`` ``(2, 2)``, shared by all positions: attention uses the binary chain."""
         return {"pairwise": (2, 2)}
 
     @property
     def support_size(self) -> Tensor:
-        """2 to the length, ``[*batch]`` in float64."""
-        return torch.exp2(self.lengths.double())
+        """K to the length, ``[*batch]`` in float64."""
+        return torch.pow(float(self.num_states), self.lengths.double())
 
     @cached
     def edge_marginals(self) -> Tensor:
-        """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, 2, 2]``; exactly 0 on edges that touch padding."""
-        return self._public(self._inferred_edges)
+        """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, K, K]``; exactly 0 on edges that touch padding."""
+        return self._public(self._expected_states_and_edges[1])
+
+    # The contract
 
     def _inference(self) -> Tuple[Tensor, Tensor]:
-        log_partition, marginals, _ = self._expectations(with_edges=False)
-        return log_partition, marginals
-
-    @cached
-    def _inferred_edges(self) -> Tensor:
-        return self._expectations(with_edges=True)[2]
-
-    def _expectations(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        if current_backend() == "reference" or self.max_length == 0 or not log_odds.supports(self._masked_pairwise):
-            log_partition, marginals, edges = self._reference(self._masked_unary, self._masked_pairwise, self.lengths)
-            # Zero in padding already; this stops an upstream gradient that is not finite there.
-            return log_partition, self._without_padding(marginals), self._mask_edges(edges)
-        mask = self.position_mask if self._has_padding else None
-        return log_odds.expectations(self._unary.to(self.compute_dtype), self._masked_pairwise, mask, with_edges)
+        if self._reduces_to_fields():
+            return self._by_fields(with_edges=False)[:2]
+        log_partition, states, _ = self._by_states(with_edges=False)
+        return log_partition, self._structure(states)
 
     def _potentials(self) -> Tuple[Tensor, ...]:
-        edges = (max(self.max_length - 1, 0), 2, 2)
-        return self._masked_unary, self._masked_pairwise.expand(self.batch_shape + edges)
+        edges = (max(self.max_length - 1, 0), self.num_states, self.num_states)
+        pairwise = self._masked_pairwise.expand(self.batch_shape + edges)
+        return self._masked_unary, pairwise, self._boundary(self._start), self._boundary(self._end)
 
     def _expected_parts(self) -> Tuple[Tensor, ...]:
-        return self._inferred[1], self._inferred_edges
+        states, edges = self._expected_states_and_edges
+        return (self._inferred[1], edges) + self._first_and_last(states)
 
     def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
-        ones = self._without_padding(structure.to(self.compute_dtype))
-        states = torch.stack((1 - ones, ones), -1)
-        edges = states[..., :-1, :, None] * states[..., 1:, None, :]
-        return ones, self._mask_edges(edges)
+        states = self._states(structure.to(self.compute_dtype))
+        edges = self._mask_edges(states[..., :-1, :, None] * states[..., 1:, None, :])
+        return (self._structure(states), edges) + self._first_and_last(states)
+
+    def _in_support(self, structure: Tensor) -> Tensor:
+        if self._binary:
+            return super()._in_support(structure)
+        one_hot = ((structure == 1).sum(-1) == 1) & ((structure != 0).sum(-1) == 1)
+        return (one_hot | ~self.position_mask).all(-1)
 
     def _argmax(self) -> Tensor:
         with torch.no_grad():
-            return self._reference(self._masked_unary, self._masked_pairwise, self.lengths, MaxSemiring)[1]
+            problem = self._state_unary, self._masked_pairwise, self.lengths
+            if self._is_compiled():
+                from . import cpu
+
+                return self._indicator(cpu.argmax(*problem))
+            return self._structure(reference.expectations(*problem, MaxSemiring)[1])
 
     def _sample(self, sample_shape: torch.Size) -> Tensor:
-        shape = sample_shape + self.batch_shape
-        unary = self._masked_unary.expand(shape + (self.max_length,))
-        return self._reference(unary, self._masked_pairwise, self.lengths.expand(shape), SamplingSemiring)[1]
+        unary, shape = self._state_unary, sample_shape + self.batch_shape
+        if self._is_compiled():
+            from . import cpu
 
-    @staticmethod
-    def _reference(
-        unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Type[Semiring] = LogSemiring
-    ) -> Tuple[Tensor, Tensor, Tensor]:
-        states = torch.stack((torch.zeros_like(unary), unary), -1)
-        value, states, edges = reference.expectations(states, pairwise, lengths, semiring)
-        return value, states[..., 1], edges
+            states = cpu.sample(unary, self._masked_pairwise, self.lengths, sample_shape.numel())
+            return self._indicator(states.reshape(shape + states.shape[-1:]))
+        unary, lengths = unary.expand(shape + unary.shape[-2:]), self.lengths.expand(shape)
+        return self._structure(reference.expectations(unary, self._masked_pairwise, lengths, SamplingSemiring)[1])
+
+    def _check_comparable(self, other: StructuredDistribution) -> None:
+        super()._check_comparable(other)
+        if (self._binary, self.num_states) != (other._binary, other.num_states):
+            raise ValueError(f"other is {other._form()}; kl needs {self._form()}")
+
+    # Inference
+
+    def _is_compiled(self) -> bool:
+        return compiled_for(self.device) == "cpu" and self.max_length > 0
+
+    def _reduces_to_fields(self) -> bool:
+        """Whether the recursion on log-odds serves, which is the fastest."""
+        if not self._binary or self._start is not None or self._end is not None:
+            return False
+        if self.max_length == 0 or current_backend() == "reference":
+            return False
+        return log_odds.supports(self._masked_pairwise, torch.float64 if self._is_compiled() else self.compute_dtype)
+
+    def _by_fields(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
+        unary = self._unary.to(self.compute_dtype)
+        if self._is_compiled():
+            from . import cpu_log_odds
+
+            return cpu_log_odds.expectations(unary, self._masked_pairwise, self.lengths, with_edges)
+        mask = self.position_mask if self._has_padding else None
+        return log_odds.expectations(unary, self._masked_pairwise, mask, with_edges)
+
+    def _by_states(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """log Z, p(z_i = a) ``[*batch, n, K]`` and edge marginals."""
+        problem = self._state_unary, self._masked_pairwise, self.lengths
+        if self._is_compiled():
+            from . import cpu
+
+            return cpu.expectations(*problem, with_edges)
+        log_partition, states, edges = reference.expectations(*problem)
+        # Zero in padding already; this stops an upstream gradient that is not finite there.
+        return log_partition, self._mask_states(states), self._mask_edges(edges)
+
+    @cached
+    def _expected_states_and_edges(self) -> Tuple[Tensor, Tensor]:
+        if not self._reduces_to_fields():
+            return self._by_states(with_edges=True)[1:]
+        _, selected, edges = self._by_fields(with_edges=True)
+        return self._states(selected), edges
+
+    # The two forms: structures in the shape of unary, and states [*sample, *batch, n, K]
+
+    def _split_unary(self, unary: Tensor) -> Tuple[torch.Size, int]:
+        if self._binary:
+            return split_positions("unary", unary)
+        if isinstance(unary, Tensor) and (unary.dim() < 2 or unary.shape[-1] != self.num_states):
+            raise ValueError(
+                f"unary has shape {tuple(unary.shape)}; with num_states={self.num_states} it must be "
+                f"[*batch, n, {self.num_states}]"
+            )
+        leading, _ = split_positions("unary", unary)
+        return leading[:-1], leading[-1]
+
+    def _states(self, structure: Tensor) -> Tensor:
+        if self._binary:
+            # The complement of what lies in padding may not be finite.
+            structure = self._without_padding(structure)
+            structure = torch.stack((1 - structure, structure), -1)
+        return self._mask_states(structure)
+
+    def _structure(self, states: Tensor) -> Tensor:
+        return states[..., 1] if self._binary else states
+
+    def _indicator(self, numbers: Tensor) -> Tensor:
+        """The structure of states given by number."""
+        if self._binary:
+            return (numbers == 1).to(self.compute_dtype)
+        return (numbers.unsqueeze(-1) == torch.arange(self.num_states)).to(self.compute_dtype)
+
+    def _first_and_last(self, states: Tensor) -> Tuple[Tensor, Tensor]:
+        """States at both ends, ``[*sample, *batch, K]``; 0 for an empty sequence."""
+        if self.max_length == 0:
+            nothing = states.sum(-2)
+            return nothing, nothing
+        last = (self.lengths - 1).clamp(min=0)[..., None, None].expand(states.shape[:-2] + (1, self.num_states))
+        return states[..., 0, :], states.gather(-2, last).squeeze(-2)
+
+    def _form(self) -> str:
+        return "a binary chain" if self._binary else f"a chain with num_states={self.num_states}"
 
     # Potentials in the dtype of the computation, 0 in padding
 
     @cached
     def _masked_unary(self) -> Tensor:
-        return self._without_padding(self._unary.to(self.compute_dtype))
+        unary = self._unary.to(self.compute_dtype)
+        return self._without_padding(unary) if self._binary else self._mask_states(unary)
 
     @cached
     def _masked_pairwise(self) -> Tensor:
         pairwise = self._pairwise.to(self.compute_dtype)
         return pairwise if pairwise.dim() == 2 else self._mask_edges(pairwise)
+
+    @cached
+    def _state_unary(self) -> Tensor:
+        """Score of each state, ``[*batch, n, K]``, those of the ends included."""
+        unary = self._masked_unary
+        if self._binary:
+            unary = torch.stack((torch.zeros_like(unary), unary), -1)
+        position = torch.arange(self.max_length, device=self.device)
+        first, last = (position == 0) & self.position_mask, position == self.lengths.unsqueeze(-1) - 1
+        for scores, where in ((self._start, first), (self._end, last)):
+            if scores is not None:
+                unary = unary + self._boundary(scores).unsqueeze(-2).masked_fill(~where.unsqueeze(-1), 0)
+        return unary
+
+    def _boundary(self, scores: Optional[Tensor]) -> Tensor:
+        shape = self.batch_shape + (self.num_states,)
+        if scores is None:
+            return torch.zeros((), dtype=self.compute_dtype, device=self.device).expand(shape)
+        scores = scores.to(self.compute_dtype).expand(shape)
+        return scores.masked_fill((self.lengths == 0).unsqueeze(-1), 0) if self._has_padding else scores
+
+    def _mask_states(self, states: Tensor) -> Tensor:
+        return states.masked_fill(~self.position_mask.unsqueeze(-1), 0) if self._has_padding else states
 
     def _mask_edges(self, per_edge: Tensor) -> Tensor:
         if not self._has_padding:
@@ -122,18 +283,28 @@ class LinearChain(StructuredDistribution):
         return per_edge.masked_fill(~self.position_mask[..., 1:, None, None], 0)
 
 
-def _check_pairwise(pairwise: Tensor, batch_shape: torch.Size, n: int) -> None:
+def _check_pairwise(pairwise: Tensor, batch_shape: torch.Size, n: int, states: int) -> None:
     edges = max(n - 1, 0)
-    shape = tuple(pairwise.shape)
-    if shape == (2, 2):
-        return
-    fits = len(shape) >= 3 and shape[-3:] == (edges, 2, 2)
-    try:
-        fits = fits and torch.broadcast_shapes(shape[:-3], batch_shape) == batch_shape
-    except RuntimeError:
-        fits = False
-    if not fits:
+    shape, table = tuple(pairwise.shape), (states, states)
+    per_edge = shape[-3:] == (edges,) + table and _broadcasts(shape[:-3], batch_shape)
+    if shape != table and not per_edge:
         raise ValueError(
-            f"pairwise has shape {shape}; it must be (2, 2) or (…, {edges}, 2, 2) with leading dimensions that "
+            f"pairwise has shape {shape}; it must be {table} or (…, {edges}, {states}, {states}) with leading "
+            f"dimensions that broadcast to {tuple(batch_shape)}"
+        )
+
+
+def _check_boundary(name: str, scores: Tensor, batch_shape: torch.Size, states: int) -> None:
+    shape = tuple(scores.shape)
+    if shape[-1:] != (states,) or not _broadcasts(shape[:-1], batch_shape):
+        raise ValueError(
+            f"{name} has shape {shape}; it must be ({states},) or (…, {states}) with leading dimensions that "
             f"broadcast to {tuple(batch_shape)}"
         )
+
+
+def _broadcasts(shape: Tuple[int, ...], batch_shape: torch.Size) -> bool:
+    try:
+        return torch.broadcast_shapes(shape, batch_shape) == batch_shape
+    except RuntimeError:
+        return False

@@ -26,13 +26,13 @@ from ..semirings import NEGATIVE_INFINITY
 
 # Fields and couplings are differences of pairwise scores. Beyond these sizes (in practice: −inf or a finite stand-in
 # for it) the subtraction would swallow the other scores, so that the tables have to be kept.
-LARGEST_PAIRWISE = {torch.float32: 2.0**12, torch.float64: 2.0**30}
+LARGEST_PAIRWISE = {torch.float32: 2.0**12, torch.float64: 2.0**20}
 
 
-def supports(pairwise: Tensor) -> bool:
-    """Whether ``pairwise`` (float32 or float64, masked) can be reduced to fields and couplings without loss."""
-    limit = LARGEST_PAIRWISE[pairwise.dtype]
-    return bool((pairwise.detach().abs() <= limit).all())
+def supports(pairwise: Tensor, dtype: torch.dtype) -> bool:
+    """Whether ``pairwise`` (masked) can be reduced to fields and couplings in ``dtype``, float32 or float64, without
+    loss."""
+    return bool((pairwise.detach().abs() <= LARGEST_PAIRWISE[dtype]).all())
 
 
 def expectations(

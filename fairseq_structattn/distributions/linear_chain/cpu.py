@@ -1,0 +1,438 @@
+"""Linear chain with K states, compiled for the CPU, with a backward pass in closed form.
+
+Messages are log scores in float64 whose maximum is 0. A step multiplies their exponentials with those of the table, as
+a product of a vector and a matrix without any exponential of K² terms; a sum that comes out so small that it may have
+lost terms is taken again in log space. So no size of scores is out of reach, and −inf may stand anywhere.
+
+The gradient for an upstream gradient g of the marginals is Cov(parts) · g. With edge marginals m and marginals p,
+the expected g of all that lies to the left of state b at i+1, and to the right of state a at i, obey
+
+    L_{i+1}(b) = Σ_a m_i(a, b) / p_{i+1}(b) · (L_i(a) + g_i(a, b)) + g_{i+1}(b),
+    R_i(a) = Σ_b m_i(a, b) / p_i(a) · (R_{i+1}(b) + g_i(a, b) + g_{i+1}(b)),
+
+and the gradients are p_i(a) (L_i(a) + R_i(a) − E) and m_i(a, b) (L_i(a) + g_i(a, b) + g_{i+1}(b) + R_{i+1}(b) − E),
+where E is the expected g of a whole sequence. (Expectation semiring: Li & Eisner, EMNLP 2009.)
+"""
+
+from typing import Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..compiled import inlined, kernel, over_batch, subroutine
+from ..semirings import NEGATIVE_INFINITY
+from ..vector_math import exp, log
+
+# Products below the least positive float64, about 1e-308, are lost from a sum; to one of this size they do not matter.
+LEAST_SUM = 1e-280
+# Stands for the logarithm of a sum that has to be taken again.
+LOST = float("inf")
+NO_STATE = -1
+
+
+def expectations(
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, with_edges: bool = False
+) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    """log Z ``[*batch]``, marginals ``[*batch, n, K]`` and, if asked for, edge marginals ``[*batch, n-1, K, K]``.
+
+    Once differentiable. Computed in float64, whatever the dtype; marginals are exactly 0 in padding.
+
+    Args:
+        unary: ``[*batch, n, K]``, n > 0, float32 or float64; anything in padding.
+        pairwise: ``[K, K]``, or ``[…, n-1, K, K]`` with leading dimensions that broadcast to ``batch``, in the dtype of
+            ``unary``; anything in padding.
+        lengths: integers ``[*batch]``.
+    """
+    batch_shape, dtype = unary.shape[:-2], unary.dtype
+    log_partition, marginals, edges = _Expectations.apply(*_problem(unary, pairwise, lengths), with_edges)
+    if with_edges:
+        edges = edges.to(dtype).reshape(batch_shape + edges.shape[1:])
+    return log_partition.to(dtype).reshape(batch_shape), marginals.to(dtype).reshape(unary.shape), edges
+
+
+def argmax(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Tensor:
+    """The states ``[*batch, n]`` of a best sequence, :data:`NO_STATE` in padding and where none is possible.
+
+    Arguments as for :func:`expectations`.
+    """
+    problem = _problem(unary, pairwise, lengths)
+    states = torch.full(problem[0].shape[:-1], NO_STATE)
+    _run(_viterbi, states.shape[0], *problem, states)
+    return states.reshape(unary.shape[:-1])
+
+
+def sample(unary: Tensor, pairwise: Tensor, lengths: Tensor, count: int) -> Tensor:
+    """The states ``[count, *batch, n]`` of exact samples, :data:`NO_STATE` in padding and where none is possible.
+
+    Arguments as for :func:`expectations`.
+    """
+    problem = _problem(unary, pairwise, lengths)
+    uniform = torch.rand((count,) + problem[0].shape[:-1], dtype=torch.float64)
+    states = torch.full(uniform.shape, NO_STATE)
+    _run(_sample, states.shape[1], *problem, uniform, states)
+    return states.reshape((count,) + unary.shape[:-1])
+
+
+def tables_of_chains(pairwise: Tensor, batch_shape: torch.Size) -> Tensor:
+    """Tables as ``[chains, edges, K, K]``, where either of the first two is 1 if one table serves all."""
+    if pairwise.dim() == 2:
+        return pairwise[None, None]
+    tables = pairwise.shape[-3:]
+    if pairwise.shape[:-3].numel() == 1:
+        return pairwise.reshape((1,) + tables)
+    return pairwise.expand(batch_shape + tables).reshape((batch_shape.numel(),) + tables)
+
+
+def _problem(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    n, states = unary.shape[-2:]
+    tables = tables_of_chains(pairwise, unary.shape[:-2])
+    return unary.double().reshape(-1, n, states), tables.double(), lengths.reshape(-1)
+
+
+def _run(kernel, chains: int, *tensors: Tensor) -> None:
+    over_batch(kernel, chains, *(tensor.detach().contiguous().numpy() for tensor in tensors))
+
+
+class _Expectations(torch.autograd.Function):
+    """unary ``[chains, n, K]``, tables ``[chains or 1, n-1 or 1, K, K]``, lengths ``[chains]`` → log Z, marginals, edge
+    marginals (or ``None``), in float64."""
+
+    @staticmethod
+    def forward(ctx, unary: Tensor, tables: Tensor, lengths: Tensor, with_edges: bool):
+        ctx.set_materialize_grads(False)
+        chains, n, states = unary.shape
+        log_partition, marginals = unary.new_zeros(chains), unary.new_zeros(unary.shape)
+        left, right = unary.new_empty(unary.shape), unary.new_empty(unary.shape)
+        edges = unary.new_zeros(chains if with_edges else 0, n - 1, states, states)
+        _run(_forward, chains, unary, tables, lengths, log_partition, left, right, marginals, edges)
+        ctx.save_for_backward(tables, lengths, log_partition, left, right, marginals)
+        return log_partition, marginals, edges if with_edges else None
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, on_log_partition, on_marginals, on_edges):
+        marginals = ctx.saved_tensors[-1]
+        chains, tables, states = marginals.shape[0], ctx.saved_tensors[0].shape, marginals.shape[2]
+        upstream = (
+            marginals.new_zeros(chains) if on_log_partition is None else on_log_partition,
+            torch.zeros_like(marginals) if on_marginals is None else on_marginals,
+            marginals.new_zeros(1, 1, states, states) if on_edges is None else on_edges,
+        )
+        on_unary, on_tables = torch.zeros_like(marginals), marginals.new_zeros(chains, *tables[1:])
+        _run(_backward, chains, *ctx.saved_tensors, *upstream, on_unary, on_tables)
+        return on_unary, on_tables.sum_to_size(tables), None, None
+
+
+@kernel
+def _forward(first, stride, unary, tables, lengths, log_partition, left, right, marginals, edges):
+    n, states = unary.shape[1:]
+    weights, largest, row = np.empty(tables.shape[1:]), np.empty(tables.shape[1]), np.empty(states)
+    for chain in range(first, unary.shape[0], stride):
+        length, table = lengths[chain], tables[_shared(chain, tables.shape[0])]
+        if tables.shape[0] > 1 or chain == first:
+            _exponentials(table, n if tables.shape[0] == 1 else length, weights, largest)
+        log_partition[chain] = _left_messages(unary[chain], table, weights, largest, length, left[chain])
+        if length == 0 or log_partition[chain] == NEGATIVE_INFINITY:
+            continue
+        row[:] = 0
+        for done in range(length):
+            i = length - 1 - done
+            if done > 0:
+                e = _shared(i, tables.shape[1])
+                _from_right(right[chain, i + 1], table[e], weights[e], largest[e], row)
+            _softmax(left[chain, i], row, marginals[chain, i])
+            for a in range(states):
+                right[chain, i, a] = row[a] + unary[chain, i, a]
+            _subtract_maximum(right[chain, i])
+        if edges.shape[0] > 0:
+            for i in range(length - 1):
+                e = _shared(i, tables.shape[1])
+                _edge_marginals(left[chain, i], table[e], weights[e], right[chain, i + 1], edges[chain, i])
+
+
+@kernel
+def _backward(
+    first, stride, tables, lengths, log_partition, left, right, marginals,
+    on_log_partition, on_marginals, on_edges, on_unary, on_tables,
+):  # fmt: skip
+    n, states = marginals.shape[1:]
+    weights, largest, edges = np.empty(tables.shape[1:]), np.empty(tables.shape[1]), np.empty((n - 1, states, states))
+    before, after = np.empty((n, states)), np.empty(states)
+    for chain in range(first, marginals.shape[0], stride):
+        length, table = lengths[chain], tables[_shared(chain, tables.shape[0])]
+        if tables.shape[0] > 1 or chain == first:
+            _exponentials(table, n if tables.shape[0] == 1 else length, weights, largest)
+        if length == 0 or log_partition[chain] == NEGATIVE_INFINITY:
+            continue
+        p, g, g_edges = marginals[chain], on_marginals[chain], on_edges[_shared(chain, on_edges.shape[0])]
+        before[0] = g[0]
+        for i in range(length - 1):
+            e = _shared(i, tables.shape[1])
+            _edge_marginals(left[chain, i], table[e], weights[e], right[chain, i + 1], edges[i])
+            _expected_before(edges[i], g_edges[_shared(i, g_edges.shape[0])], p[i + 1], before[i], before[i + 1])
+            for b in range(states):
+                before[i + 1, b] += g[i + 1, b]
+        offset = on_log_partition[chain] - _dot(p[length - 1], before[length - 1])
+        after[:] = 0
+        for done in range(length):
+            i = length - 1 - done
+            if done > 0:
+                for b in range(states):
+                    after[b] += g[i + 1, b]
+                _table_gradient(
+                    edges[i], g_edges[_shared(i, g_edges.shape[0])], before[i], after, offset,
+                    on_tables[chain, _shared(i, tables.shape[1])],
+                )  # fmt: skip
+                _expected_after(edges[i], g_edges[_shared(i, g_edges.shape[0])], p[i], after)
+            for a in range(states):
+                on_unary[chain, i, a] = p[i, a] * (before[i, a] + after[a] + offset)
+
+
+@kernel
+def _viterbi(first, stride, unary, tables, lengths, states):
+    n, count = unary.shape[1:]
+    best, arrived, back = np.empty(count), np.empty(count), np.empty((n, count), np.int64)
+    for chain in range(first, unary.shape[0], stride):
+        length, table = lengths[chain], tables[_shared(chain, tables.shape[0])]
+        best[:] = unary[chain, 0]
+        for i in range(1, length):
+            e = _shared(i - 1, tables.shape[1])
+            arrived[:], back[i] = NEGATIVE_INFINITY, 0
+            for a in range(count):
+                for b in range(count):
+                    score = best[a] + table[e, a, b]
+                    back[i, b] = a if score > arrived[b] else back[i, b]
+                    arrived[b] = max(score, arrived[b])
+            for b in range(count):
+                best[b] = arrived[b] + unary[chain, i, b]
+        state = np.argmax(best)
+        if best[state] > NEGATIVE_INFINITY:
+            for done in range(length):
+                states[chain, length - 1 - done] = state
+                state = back[length - 1 - done, state]
+
+
+@kernel
+def _sample(first, stride, unary, tables, lengths, uniform, states):
+    n, count = unary.shape[1:]
+    weights, largest, left = np.empty(tables.shape[1:]), np.empty(tables.shape[1]), np.empty((n, count))
+    row = np.empty(count)
+    for chain in range(first, unary.shape[0], stride):
+        length, table = lengths[chain], tables[_shared(chain, tables.shape[0])]
+        if tables.shape[0] > 1 or chain == first:
+            _exponentials(table, n if tables.shape[0] == 1 else length, weights, largest)
+        if _left_messages(unary[chain], table, weights, largest, length, left) == NEGATIVE_INFINITY:
+            continue
+        for draw in range(states.shape[0]):
+            for done in range(length):
+                i = length - 1 - done
+                row[:] = left[i]
+                if done > 0:
+                    e = _shared(i, tables.shape[1])
+                    for a in range(count):
+                        row[a] += table[e, a, states[draw, chain, i + 1]]
+                states[draw, chain, i] = _draw(row, uniform[draw, chain, i])
+
+
+# Parts of the kernels, for one chain
+
+
+@subroutine
+def _left_messages(unary, table, weights, largest, length, left):
+    """log Z; fills the messages from the left."""
+    total = 0.0
+    for i in range(length):
+        row = left[i]
+        row[:] = 0
+        if i > 0:
+            e = _shared(i - 1, table.shape[0])
+            _from_left(left[i - 1], table[e], weights[e], largest[e], row)
+        for b in range(row.shape[0]):
+            row[b] += unary[i, b]
+        total += _subtract_maximum(row)
+        if total == NEGATIVE_INFINITY:
+            return total
+    if length > 0:
+        mass = 0.0
+        for b in range(left.shape[1]):
+            mass += exp(left[length - 1, b])
+        total += log(mass)
+    return total
+
+
+@subroutine
+def _exponentials(table, length, weights, largest):
+    for e in range(min(table.shape[0], length)):
+        shift = NEGATIVE_INFINITY
+        for a in range(table.shape[1]):
+            for b in range(table.shape[1]):
+                shift = max(shift, table[e, a, b])
+        largest[e] = 0.0 if shift == NEGATIVE_INFINITY else shift
+        for a in range(table.shape[1]):
+            for b in range(table.shape[1]):
+                weights[e, a, b] = exp(table[e, a, b] - largest[e])
+
+
+@subroutine
+def _from_left(message, table, weights, largest, arrived):
+    """log Σ_a exp(message[a] + table[a, b]) for each b."""
+    arrived[:] = 0
+    for a in range(message.shape[0]):
+        scale = exp(message[a])
+        for b in range(message.shape[0]):
+            arrived[b] += scale * weights[a, b]
+    _logarithms(arrived, largest)
+    for b in range(message.shape[0]):
+        if arrived[b] == LOST:
+            arrived[b] = _log_sum(message, table[:, b])
+
+
+@subroutine
+def _from_right(message, table, weights, largest, arrived):
+    """log Σ_b exp(table[a, b] + message[b]) for each a."""
+    scaled = _exponentials_of(message)
+    for a in range(message.shape[0]):
+        arrived[a] = _dot(weights[a], scaled)
+    _logarithms(arrived, largest)
+    for a in range(message.shape[0]):
+        if arrived[a] == LOST:
+            arrived[a] = _log_sum(message, table[a])
+
+
+@subroutine
+def _logarithms(sums, largest):
+    """Logarithms of sums that were divided by exp(largest), :data:`LOST` where a sum is too small to be trusted."""
+    for a in range(sums.shape[0]):
+        total = sums[a]
+        sums[a] = log(max(total, LEAST_SUM)) + largest if total >= LEAST_SUM else LOST
+
+
+@subroutine
+def _log_sum(message, scores):
+    best = NEGATIVE_INFINITY
+    for a in range(message.shape[0]):
+        best = max(best, message[a] + scores[a])
+    if best == NEGATIVE_INFINITY:
+        return best
+    total = 0.0
+    for a in range(message.shape[0]):
+        total += exp(message[a] + scores[a] - best)
+    return best + log(total)
+
+
+@subroutine
+def _subtract_maximum(message):
+    """The maximum; a message without any possible state stays as it is."""
+    best = NEGATIVE_INFINITY
+    for a in range(message.shape[0]):
+        best = max(best, message[a])
+    if best > NEGATIVE_INFINITY:
+        for a in range(message.shape[0]):
+            message[a] -= best
+    return best
+
+
+@subroutine
+def _softmax(left, right, p):
+    best = NEGATIVE_INFINITY
+    for a in range(p.shape[0]):
+        p[a] = left[a] + right[a]
+        best = max(best, p[a])
+    total = 0.0
+    for a in range(p.shape[0]):
+        p[a] = exp(p[a] - best)
+        total += p[a]
+    for a in range(p.shape[0]):
+        p[a] /= total
+
+
+@subroutine
+def _edge_marginals(left, table, weights, right, edge):
+    states = left.shape[0]
+    scaled, total = _exponentials_of(right), 0.0
+    for a in range(states):
+        scale = exp(left[a])
+        for b in range(states):
+            edge[a, b] = scale * weights[a, b] * scaled[b]
+            total += edge[a, b]
+    if not total >= LEAST_SUM:
+        best, total = NEGATIVE_INFINITY, 0.0
+        for a in range(states):
+            for b in range(states):
+                best = max(best, left[a] + table[a, b] + right[b])
+        for a in range(states):
+            for b in range(states):
+                edge[a, b] = exp(left[a] + table[a, b] + right[b] - best)
+                total += edge[a, b]
+    for a in range(states):
+        for b in range(states):
+            edge[a, b] /= total
+
+
+@subroutine
+def _expected_before(edge, g, p, before, after):
+    """L at the right end of an edge, without g there, from L at its left end."""
+    after[:] = 0
+    for a in range(p.shape[0]):
+        for b in range(p.shape[0]):
+            after[b] += edge[a, b] * (before[a] + g[a, b])
+    for b in range(p.shape[0]):
+        after[b] = after[b] / p[b] if p[b] > 0 else 0.0
+
+
+@subroutine
+def _expected_after(edge, g, p, after):
+    """R at the left end of an edge from R + g at its right end, in place."""
+    behind = after.copy()
+    for a in range(p.shape[0]):
+        total = 0.0
+        for b in range(p.shape[0]):
+            total += edge[a, b] * (behind[b] + g[a, b])
+        after[a] = total / p[a] if p[a] > 0 else 0.0
+
+
+@subroutine
+def _table_gradient(edge, g, before, after, offset, on_table):
+    for a in range(before.shape[0]):
+        for b in range(before.shape[0]):
+            on_table[a, b] += edge[a, b] * (before[a] + g[a, b] + after[b] + offset)
+
+
+@subroutine
+def _draw(scores, uniform):
+    """A state with probability proportional to the exponential of its score."""
+    best, total = NEGATIVE_INFINITY, 0.0
+    for a in range(scores.shape[0]):
+        best = max(best, scores[a])
+    for a in range(scores.shape[0]):
+        scores[a] = exp(scores[a] - best)
+        total += scores[a]
+    rest, state = uniform * total, 0
+    for a in range(scores.shape[0]):
+        # A state without weight is never taken, nor is what rounding leaves behind the last one.
+        if scores[a] > 0 and rest >= 0:
+            state = a
+            rest -= scores[a]
+    return state
+
+
+@subroutine
+def _exponentials_of(message):
+    result = np.empty_like(message)
+    for a in range(message.shape[0]):
+        result[a] = exp(message[a])
+    return result
+
+
+@subroutine
+def _dot(weights, values):
+    total = 0.0
+    for a in range(values.shape[0]):
+        total += weights[a] * values[a]
+    return total
+
+
+@inlined
+def _shared(index, size):
+    return 0 if size == 1 else index
