@@ -46,7 +46,7 @@ def exp(x):
 
 @inlined
 def log(x):
-    """log x for x positive, finite and not denormal; otherwise some number."""
+    """log x for x positive, finite and not denormal, NaN for NaN, and otherwise some number."""
     bits = np.float64(x).view(np.int64)
     power = (bits - BITS_OF_SQRT_HALF) >> FRACTION_BITS
     fraction = np.int64(bits - (power << FRACTION_BITS)).view(np.float64)
@@ -62,4 +62,5 @@ def log(x):
     series = 1 / 7 + square * series
     series = 1 / 5 + square * series
     series = 1 / 3 + square * series
-    return power * LN2_HIGH + (power * LN2_LOW + 2 * s * (1 + square * series))
+    # The last term is 0, or NaN, whose bits would otherwise be taken for a number.
+    return power * LN2_HIGH + (power * LN2_LOW + 2 * s * (1 + square * series)) + 0 * x

@@ -265,6 +265,16 @@ def test_impossible_item_leaves_the_others_alone(backend):
         assert gradient[[0, 2]].eq(0).all() and gradient[1].ne(0).any() and torch.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("broken", ("unary", "pairwise"))
+@pytest.mark.parametrize("states", (1, 3))
+def test_nan_is_not_hidden(backend, broken, states):
+    potentials = random_potentials(3, 4, True, states=states)
+    potentials[0 if broken == "unary" else 1].data[1, 2] = float("nan")
+    chain = make(potentials)
+    assert chain.log_partition.isnan().tolist() == [False, True, False]
+    assert chain.marginals.isnan().flatten(1).any(1).tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize("garbage", (float("nan"), INF, -INF))
 @pytest.mark.parametrize("per_edge", (False, True))
 def test_padding_reaches_neither_values_nor_gradients(backend, garbage, per_edge):

@@ -112,3 +112,20 @@ def test_plain_pytorch_serves_without_numba(monkeypatch):
     assert compiled_for(torch.device("cpu")) is None
     with use_backend("cpu"), pytest.raises(ImportError, match="pip install numba"):
         compiled_for(torch.device("cpu"))
+
+
+def test_kept_machine_code_is_of_these_sources(monkeypatch):
+    def twice(first, stride, items):
+        items *= 2
+
+    stamps = []
+    for sources in ("before", "after"):
+        monkeypatch.setattr(compiled, "_stamp_of_sources", lambda sources=sources: sources)
+        doubling = compiled.kernel(twice)
+        doubling(0, 1, np.ones(1))
+        stamps.append((sum(doubling.stats.cache_hits.values()), sum(doubling.stats.cache_misses.values())))
+    # The second time the code on the disk belongs to other sources.
+    assert stamps[1] == (0, 1)
+    again = compiled.kernel(twice)
+    again(0, 1, np.ones(1))
+    assert sum(again.stats.cache_hits.values()) == 1

@@ -242,6 +242,15 @@ def test_impossible_item_leaves_the_others_alone(backend):
     assert on_unary[1].ne(0).any() and torch.isfinite(on_unary[1]).all()
 
 
+@pytest.mark.parametrize("broken", ("unary", "pairwise"))
+def test_nan_is_not_hidden(backend, broken):
+    unary, pairwise = random_chains(3, 4, True)
+    (unary if broken == "unary" else pairwise).data[1, 2] = float("nan")
+    chain = LinearChain(unary, pairwise)
+    assert chain.log_partition.isnan().tolist() == [False, True, False]
+    assert chain.marginals.isnan().any(1).tolist() == [False, True, False]
+
+
 def test_kl_to_a_distribution_that_forbids_what_happens_is_infinite(backend):
     free = LinearChain(torch.zeros(2, 3), torch.zeros(2, 2))
     strict = LinearChain(torch.tensor([[0.0, -INF, 0.0], [0.0, 0.0, 0.0]]), torch.zeros(2, 2))

@@ -487,6 +487,24 @@ def test_single_and_multi_root_objects_side_by_side(backend):
 
 
 @needs_numba
+def test_kernels_are_compiled_once_whatever_the_layout_and_dtype():
+    from fairseq_structattn.distributions.spanning_tree import linear_space, log_space
+
+    for scores in (
+        torch.randn(5, 4, 3),
+        torch.randn(3, 4, 5).double().transpose(0, 2),
+        torch.randn(1, 4, 3).expand(2, 4, 3),
+    ):
+        for scale in (1.0, 1e4):
+            leaf = scores.mul(scale).requires_grad_()
+            for lengths in (None, torch.tensor([3]).expand(len(scores))):
+                tree = SpanningTree(leaf, lengths)
+                tree.marginals.backward(torch.randn(scores.shape[::-1]).permute(2, 1, 0).to(scores))
+    for module in (linear_space, log_space):
+        assert len(module.expectations.signatures) == len(module.gradient.signatures) == 1
+
+
+@needs_numba
 def test_a_sentence_does_not_depend_on_its_neighbours():
     # Of three sentences, one is computed in log space.
     scores = random_scores(3, 10)

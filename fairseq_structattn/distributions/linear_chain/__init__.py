@@ -1,6 +1,6 @@
 """Linear chains: segmentation attention, and conditional random fields with K states."""
 
-from typing import Dict, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -30,8 +30,8 @@ class LinearChain(StructuredDistribution):
     ``unary``: probability or indicator of state 1 in a binary chain, of each state (one-hot) in the other form.
 
     Marginals, edge marginals and log Z can be differentiated once; a second time under ``use_backend("reference")``.
-    Binary chains with ``start`` or ``end``, or with pairwise scores of −inf or so large that they stand for it, are
-    computed as chains of two states, which takes longer. To find out, pairwise scores are read: on an accelerator, one
+    A binary chain in which ``pairwise``, ``start`` or ``end`` hold −inf, or scores so large that they stand for it, is
+    computed as a chain of two states, which takes longer. To find out, their values are read: on an accelerator, a
     short wait.
 
     Args:
@@ -168,21 +168,26 @@ class LinearChain(StructuredDistribution):
 
     def _reduces_to_fields(self) -> bool:
         """Whether the recursion on log-odds serves, which is the fastest."""
-        if not self._binary or self._start is not None or self._end is not None:
+        if not self._binary or self.max_length == 0 or current_backend() == "reference":
             return False
-        if self.max_length == 0 or current_backend() == "reference":
-            return False
-        return log_odds.supports(self._masked_pairwise, torch.float64 if self._is_compiled() else self.compute_dtype)
+        dtype = torch.float64 if self._is_compiled() else self.compute_dtype
+        ends = [self._boundary(scores) for scores in (self._start, self._end) if scores is not None]
+        return all(log_odds.supports(scores, dtype) for scores in [self._masked_pairwise] + ends)
 
     def _by_fields(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
-        unary = self._unary.to(self.compute_dtype)
+        unary, constant = self._unary.to(self.compute_dtype), 0
+        for scores, where in self._ends():
+            unary = unary + (scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~where, 0)
+            constant = constant + scores[..., 0]
         if self._is_compiled():
             from . import cpu_log_odds
 
-            return cpu_log_odds.expectations(unary, self._masked_pairwise, self.lengths, with_edges)
-        mask = self.position_mask if self._has_padding else None
-        return log_odds.expectations(unary, self._masked_pairwise, mask, with_edges)
+            expectations = cpu_log_odds.expectations(unary, self._masked_pairwise, self.lengths, with_edges)
+        else:
+            mask = self.position_mask if self._has_padding else None
+            expectations = log_odds.expectations(unary, self._masked_pairwise, mask, with_edges)
+        return (expectations[0] + constant,) + expectations[1:]
 
     def _by_states(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = a) ``[*batch, n, K]`` and edge marginals."""
@@ -260,12 +265,20 @@ class LinearChain(StructuredDistribution):
         unary = self._masked_unary
         if self._binary:
             unary = torch.stack((torch.zeros_like(unary), unary), -1)
-        position = torch.arange(self.max_length, device=self.device)
-        first, last = (position == 0) & self.position_mask, position == self.lengths.unsqueeze(-1) - 1
-        for scores, where in ((self._start, first), (self._end, last)):
-            if scores is not None:
-                unary = unary + self._boundary(scores).unsqueeze(-2).masked_fill(~where.unsqueeze(-1), 0)
+        for scores, where in self._ends():
+            unary = unary + scores.unsqueeze(-2).masked_fill(~where.unsqueeze(-1), 0)
         return unary
+
+    def _ends(self) -> List[Tuple[Tensor, Tensor]]:
+        """Scores ``[*batch, K]`` of the first and of the last state, where given, and their positions
+        ``[*batch, n]``."""
+        position = torch.arange(self.max_length, device=self.device)
+        ends = []
+        if self._start is not None:
+            ends.append((self._boundary(self._start), (position == 0) & self.position_mask))
+        if self._end is not None:
+            ends.append((self._boundary(self._end), position == self.lengths.unsqueeze(-1) - 1))
+        return ends
 
     def _boundary(self, scores: Optional[Tensor]) -> Tensor:
         shape = self.batch_shape + (self.num_states,)

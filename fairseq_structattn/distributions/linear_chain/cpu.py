@@ -4,8 +4,8 @@ Messages are log scores in float64 whose maximum is 0. A step multiplies their e
 a product of a vector and a matrix without any exponential of K² terms; a sum that comes out so small that it may have
 lost terms is taken again in log space. So no size of scores is out of reach, and −inf may stand anywhere.
 
-The gradient for an upstream gradient g of the marginals is Cov(parts) · g. With edge marginals m and marginals p,
-the expected g of all that lies to the left of state b at i+1, and to the right of state a at i, obey
+The gradient for an upstream gradient g of the marginals is Cov(parts) · g. With edge marginals m and marginals p, what
+is expected of g up to state b at i+1, and behind state a at i, obeys
 
     L_{i+1}(b) = Σ_a m_i(a, b) / p_{i+1}(b) · (L_i(a) + g_i(a, b)) + g_{i+1}(b),
     R_i(a) = Σ_b m_i(a, b) / p_i(a) · (R_{i+1}(b) + g_i(a, b) + g_{i+1}(b)),
@@ -122,6 +122,9 @@ class _Expectations(torch.autograd.Function):
         on_unary, on_tables = torch.zeros_like(marginals), marginals.new_zeros(chains, *tables[1:])
         _run(_backward, chains, *ctx.saved_tensors, *upstream, on_unary, on_tables)
         return on_unary, on_tables.sum_to_size(tables), None, None
+
+
+# Kernels
 
 
 @kernel
@@ -312,7 +315,7 @@ def _logarithms(sums, largest):
 def _log_sum(message, scores):
     best = NEGATIVE_INFINITY
     for a in range(message.shape[0]):
-        best = max(best, message[a] + scores[a])
+        best = _larger(best, message[a] + scores[a])
     if best == NEGATIVE_INFINITY:
         return best
     total = 0.0
@@ -326,7 +329,7 @@ def _subtract_maximum(message):
     """The maximum; a message without any possible state stays as it is."""
     best = NEGATIVE_INFINITY
     for a in range(message.shape[0]):
-        best = max(best, message[a])
+        best = _larger(best, message[a])
     if best > NEGATIVE_INFINITY:
         for a in range(message.shape[0]):
             message[a] -= best
@@ -431,6 +434,12 @@ def _dot(weights, values):
     for a in range(values.shape[0]):
         total += weights[a] * values[a]
     return total
+
+
+@inlined
+def _larger(best, score):
+    """The larger number, or NaN if either is: a score that is not a number has to be seen in the result."""
+    return best if score <= best or best != best else score
 
 
 @inlined

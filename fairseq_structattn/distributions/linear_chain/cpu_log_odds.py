@@ -79,8 +79,7 @@ def _run(kernel, unary: Tensor, *others: Tensor) -> None:
     over_batch(kernel, -(-unary.shape[0] // WIDTH), *arrays)
 
 
-# A loop is vectorised if it reads no other row of an array that it writes: the message of the step before is therefore
-# kept in a row of its own.
+# Kernels
 
 
 @kernel
@@ -115,6 +114,8 @@ def _backward(first, stride, unary, tables, lengths, on_log_partition, on_margin
         _store_table_gradients(start, lengths, scale, on_fields, on_coupling, on_tables)
 
 
+# Parts of the kernels, for a block of chains
+#
 # LLVM vectorises a loop if it reads no other row of an array that it writes, so that the message of the step before is
 # kept in a row of its own; and only if the outer loop counts upwards, so that a step from the right is n − 1 − done.
 
@@ -205,7 +206,7 @@ def _sigmoid(x):
 
 @subroutine
 def _load_fields(start, unary, tables, lengths, fields, coupling, constant):
-    """Fields, −inf in padding; couplings (of a position and its left neighbour); the score of state 0 everywhere."""
+    """Fields, −inf in padding, couplings of a position with its left neighbour, and the score of state 0 everywhere."""
     _load(start, lengths, unary, NEGATIVE_INFINITY, fields)
     coupling[0], coupling[-1], constant[:] = 0, 0, 0
     if tables.shape[0] == 1 and tables.shape[1] == 1:

@@ -1,7 +1,7 @@
 """Backpropagation through forward–backward in the signed log semifield, as Kim et al. (ICLR 2017) do it in figure 2.
 
-Kept to compare with: the fast implementations take the closed form, which needs no signed logarithms. The right column
-of the figure gives gradients only after these corrections (the authors' code has them):
+To compare with: the fast implementations take the closed form, which needs no signed logarithms. The right column of
+the figure gives gradients only after these corrections (the authors' code has them):
 
 1. ∇α_i(c) is log g_i(c) ⊗ β_i(c) ⊗ −A, without a further log p, and ∇β likewise;
 2. α̂ and β̂ are log 0 beyond both ends, not 0;
@@ -19,7 +19,7 @@ from ..semirings import NEGATIVE_INFINITY, LogSemiring, SignedLog
 
 
 def paper_gradients(unary: Tensor, pairwise: Tensor, lengths: Tensor, on_marginals: Tensor) -> Tuple[Tensor, Tensor]:
-    """Gradients of Σ g_i(c) p(z_i = c) by unary ``[*batch, n, K]`` and edge scores ``[*batch, n-1, K, K]``.
+    """Gradients of Σ g_i(c) p(z_i = c) for unary ``[*batch, n, K]`` and edge scores ``[*batch, n-1, K, K]``.
 
     Args:
         unary: ``[*batch, n, K]``, n > 0, finite in padding; −inf is allowed elsewhere.
