@@ -21,10 +21,10 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 PACKAGES = ("torch", "numpy", "sacrebleu", "fairseq", "ve-fairseq", "fairseq-fixed")
 
 
-def versions() -> Dict[str, str]:
-    """Of Python and of the packages that a result depends on, as far as they are installed."""
+def versions(*others: str) -> Dict[str, str]:
+    """Of Python, of the packages that any result depends on, and of `others`, as far as they are installed."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *others):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -129,7 +129,8 @@ def table(results: Dict) -> str:
 
 
 def _plain(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:
-    return [name.replace("_", " ") for name in rows[0]], [[str(value) for value in row.values()] for row in rows]
+    heads = [name.replace("_", " ") for name in rows[0]]
+    return heads, [["–" if value is None else str(value) for value in row.values()] for row in rows]
 
 
 def _experiment(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:

@@ -15,6 +15,9 @@ from typing import Callable
 
 import torch
 
+# Enough to share out unequal items, few enough for the cost of a call.
+PARTS_PER_THREAD = 4
+
 
 @functools.lru_cache(maxsize=None)
 def available() -> bool:
@@ -74,15 +77,25 @@ def kernel_if_available(function: Callable) -> Callable:
 
 
 def over_batch(kernel: Callable, batch: int, *arguments) -> None:
-    """Call ``kernel(first, stride, *arguments)`` in each thread, to treat the items ``range(first, batch, stride)``.
+    """Call ``kernel(first, stride, *arguments)`` so often that all items ``range(first, batch, stride)`` are treated.
 
-    Items are dealt out in turn, so that a batch sorted by length is shared out evenly.
+    Threads take parts as they come: one that has to wait for a processor, as PyTorch's own threads keep theirs busy for
+    a while after an operation, leaves the work to the others. Items are dealt out to the parts in turn, so that a batch
+    sorted by length is shared out evenly.
     """
-    workers = max(1, min(torch.get_num_threads(), batch))
-    waiting = [_pool(workers - 1).submit(kernel, first, workers, *arguments) for first in range(1, workers)]
-    kernel(0, workers, *arguments)
-    for result in waiting:
-        result.result()
+    workers = min(torch.get_num_threads(), batch)
+    parts = min(PARTS_PER_THREAD * workers, batch) if workers > 1 else 1
+    remaining = iter(range(parts))
+
+    def work() -> None:
+        for part in remaining:
+            kernel(part, parts, *arguments)
+
+    helpers = [_pool(workers - 1).submit(work) for _ in range(workers - 1)]
+    work()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,0 +1,373 @@
+"""Marginals and their backward pass: this package beside torch-struct and SuPar, in one process, in float32.
+
+    pip install -e ".[fast,benchmark]" -c constraints.txt
+    python scripts/benchmark/distributions.py
+
+Before a job is timed, each library's marginals and gradients are compared with this package's plain PyTorch in float64
+(``max_error``; – where they are not finite). The libraries then take turns, so that what else the machine does falls on
+all of them alike; ``ratio`` is the median, over turns, of a library's time divided by ours for forward and backward
+pass together. ``peak_mb`` is what both passes add to the memory of a fresh process at its highest.
+"""
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import time
+import warnings
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree, use_backend
+from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradients
+from fairseq_structattn.distributions.projective_tree.signed_log import marginals as paper_trees
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from results import machine, read_results, versions, write_json  # noqa: E402
+
+OURS = "fairseq_structattn"
+# Items whose results are compared; in float64 and with a tape over the recursion, all would take long.
+CHECKED = 4
+
+
+class System(NamedTuple):
+    """A library at one job: what it is given, what it computes of it, and how to read both in this package's layout."""
+
+    inputs: List[Tensor]
+    upstream: Tensor
+    marginals: Callable[..., Tensor]
+    decode: Callable[[Tensor], Tensor]
+
+    def run(self, device: torch.device) -> List[Tensor]:
+        """Marginals, gradients, and as a last tensor the seconds at the end of either pass."""
+        leaves = [tensor.detach().clone().requires_grad_() for tensor in self.inputs]
+        start = now(device)
+        marginals = self.marginals(*leaves)
+        middle = now(device)
+        marginals.backward(self.upstream)
+        return [marginals.detach(), leaves[0].grad, torch.tensor((middle - start, now(device) - start))]
+
+
+class Job(NamedTuple):
+    """A problem: scores of the given shape and standard deviation, the batch first. Of this package's backends only the
+    compiled one is timed unless ``thorough``."""
+
+    name: str
+    systems: Callable[[Tensor, Tensor], Dict[str, System]]
+    shape: Sequence[int]
+    deviation: float = 1.0
+    thorough: bool = True
+
+    @property
+    def length(self) -> int:
+        return self.shape[-1] if self.systems is not state_chains else self.shape[1] + 1
+
+    def draw(self, batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Dict[str, System]:
+        """Its systems, for the first `batch` items."""
+        torch.manual_seed(1)
+        scores, upstream = self.deviation * torch.randn(*self.shape), torch.randn(*self.shape)
+        return self.systems(scores[:batch].to(device, dtype), upstream[:batch].to(device, dtype))
+
+
+def now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def identity(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def ours(function: Callable[..., Tensor], *inputs: Tensor, upstream: Tensor) -> Dict[str, System]:
+    """This package's backends for ``function``, from potentials to marginals."""
+
+    def under(backend: str) -> Callable[..., Tensor]:
+        def run(*potentials: Tensor) -> Tensor:
+            with use_backend(backend):
+                return function(*potentials)
+
+        return run
+
+    compiled = "auto" if inputs[0].is_cuda else "cpu"
+    return {
+        f"{OURS} {name}": System(list(inputs), upstream, under(backend), identity)
+        for name, backend in ((inputs[0].device.type, compiled), ("reference", "reference"))
+    }
+
+
+def binary_chains(unary: Tensor, upstream: Tensor) -> Dict[str, System]:
+    """Chains ``[batch, n]`` of two states with one table; torch-struct takes a table per edge."""
+    import torch_struct
+    from supar import structs
+
+    table = torch.tensor([[0.3, -0.2], [-0.4, 0.6]]).to(unary)
+    stays = torch.zeros_like(unary)
+
+    def torch_struct_marginals(scores: Tensor) -> Tensor:
+        states = torch.stack((torch.zeros_like(scores), scores), -1)
+        edges = table.t() + states[:, 1:, :, None]
+        edges = torch.cat((edges[:, :1] + states[:, :1, None, :], edges[:, 1:]), 1)
+        pairs = torch_struct.LinearChainCRF(edges).marginals
+        return torch.cat((pairs[:, :1].sum(2)[..., 1], pairs.sum(3)[..., 1]), 1)
+
+    def supar_marginals(scores: Tensor) -> Tensor:
+        transitions = torch.nn.functional.pad(table, (0, 1, 0, 1))
+        return structs.LinearChainCRF(torch.stack((stays, scores), -1), transitions).marginals[..., 1]
+
+    systems = ours(lambda scores: LinearChain(scores, table).marginals, unary, upstream=upstream)
+    systems[f"{OURS} paper"] = System([unary], upstream, lambda scores: _PaperChain.apply(scores, table), identity)
+    systems["torch-struct"] = System([unary], upstream, torch_struct_marginals, identity)
+    systems["SuPar"] = System([unary], upstream, supar_marginals, identity)
+    return systems
+
+
+class _PaperChain(torch.autograd.Function):
+    """Marginals of binary chains with the backward pass of Kim et al. 2017."""
+
+    @staticmethod
+    def forward(ctx, unary: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(unary, table)
+        with use_backend("reference"):
+            return LinearChain(unary, table).marginals
+
+    @staticmethod
+    def backward(ctx, upstream: Tensor):
+        unary, table = ctx.saved_tensors
+        lengths = torch.full(unary.shape[:1], unary.shape[1], device=unary.device)
+        states, on_states = (torch.stack((torch.zeros_like(ones), ones), -1) for ones in (unary, upstream))
+        return paper_gradients(states, table, lengths, on_states)[0][..., 1], None
+
+
+def state_chains(edges: Tensor, upstream: Tensor) -> Dict[str, System]:
+    """Chains of K states with scores and marginals of edges, ``[batch, n-1, K, K]``."""
+    import torch_struct
+
+    states = torch.zeros(edges.shape[0], edges.shape[1] + 1, edges.shape[-1]).to(edges)
+
+    def edge_marginals(pairwise: Tensor) -> Tensor:
+        return LinearChain(states, pairwise, num_states=states.shape[-1]).edge_marginals
+
+    systems = ours(edge_marginals, edges, upstream=upstream)
+    flipped = (edges.transpose(2, 3).contiguous(), upstream.transpose(2, 3).contiguous())
+    systems["torch-struct"] = System(
+        [flipped[0]],
+        flipped[1],
+        lambda scores: torch_struct.LinearChainCRF(scores).marginals,
+        lambda marginals: marginals.transpose(2, 3),
+    )
+    return systems
+
+
+def _to_torch_struct(arcs: Tensor) -> Tensor:
+    """From ``[batch, n+1, n]``, the root's row first, to ``[batch, n, n]`` with the root's arcs on the diagonal."""
+    square = arcs[:, 1:].clone()
+    square.diagonal(0, 1, 2).copy_(arcs[:, 0])
+    return square
+
+
+def _from_torch_struct(square: Tensor) -> Tensor:
+    words = square.clone()
+    words.diagonal(0, 1, 2).zero_()
+    return torch.cat((square.diagonal(0, 1, 2).unsqueeze(1), words), 1)
+
+
+def _to_supar(arcs: Tensor) -> Tensor:
+    """From ``[batch, n+1, n]`` to ``[batch, dependent, head]``, where the root is a dependent too."""
+    return torch.nn.functional.pad(arcs, (1, 0)).transpose(1, 2).contiguous()
+
+
+def _from_supar(scores: Tensor) -> Tensor:
+    return scores.transpose(1, 2)[:, :, 1:]
+
+
+def trees(cls: type, torch_struct_name: str, supar_name: str) -> Callable[[Tensor, Tensor], Dict[str, System]]:
+    """Trees over ``[batch, n+1, n]``, with any number of words on the root."""
+
+    def systems(arcs: Tensor, upstream: Tensor) -> Dict[str, System]:
+        import torch_struct
+        from supar import structs
+
+        lengths = torch.full((len(arcs),), arcs.shape[-1], device=arcs.device)
+        upstream = upstream * cls(arcs).arc_mask
+        made = ours(lambda scores: cls(scores).marginals, arcs, upstream=upstream)
+        if cls is ProjectiveTree:
+            made[f"{OURS} paper"] = System(
+                [arcs],
+                upstream,
+                lambda scores: paper_trees(scores.masked_fill(~cls(arcs).arc_mask, -torch.inf), lengths),
+                identity,
+            )
+        made["torch-struct"] = System(
+            [_to_torch_struct(arcs)],
+            _to_torch_struct(upstream),
+            lambda square: getattr(torch_struct, torch_struct_name)(square, multiroot=True).marginals,
+            _from_torch_struct,
+        )
+        made["SuPar"] = System(
+            [_to_supar(arcs)],
+            _to_supar(upstream),
+            lambda scores: getattr(structs, supar_name)(scores, lengths, multiroot=True).marginals,
+            _from_supar,
+        )
+        return made
+
+    return systems
+
+
+PROJECTIVE = trees(ProjectiveTree, "DependencyCRF", "DependencyCRF")
+SPANNING = trees(SpanningTree, "NonProjectiveDependencyCRF", "MatrixTree")
+GROWTH = (25, 50, 100, 200)
+JOBS = [
+    *(Job("binary chain", binary_chains, (3200, n), thorough=n <= 50) for n in GROWTH),
+    Job("chain of 25 states", state_chains, (64, 19, 25, 25)),
+    # Of 32 trees of 200 words the tapes of the other libraries take more than 16 GB.
+    *(Job("projective tree", PROJECTIVE, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
+    *(Job("spanning tree", SPANNING, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
+    Job("spanning tree, deviation 30", SPANNING, (32, 51, 50), 30.0),
+]
+
+
+def errors(job: Job, device: torch.device) -> Dict[str, Optional[float]]:
+    """For each system the largest error of marginals and gradients in the first items of a job."""
+    exact = job.draw(CHECKED, device, torch.float64)[f"{OURS} reference"].run(device)[:2]
+    return {name: _error(system, exact, device) for name, system in job.draw(CHECKED, device).items()}
+
+
+def _error(system: System, exact: List[Tensor], device: torch.device) -> Optional[float]:
+    try:
+        found = [system.decode(tensor) for tensor in system.run(device)[:2]]
+    except RuntimeError:  # a singular matrix
+        return None
+    worst = max((one - other).abs().max().item() for one, other in zip(found, exact))
+    return worst if worst < float("inf") else None
+
+
+def seconds(job: Job, device: torch.device, rounds: int) -> Dict[str, Tensor]:
+    """For each system that works at all, ``[rounds, 2]``: forward pass, and forward and backward pass."""
+    systems = job.draw(job.shape[0], device)
+    slow = () if job.thorough else (f"{OURS} reference", f"{OURS} paper")
+    times = {name: [] for name in systems if name not in slow}
+    for turn in range(rounds + 1):
+        for name, system in [(name, systems[name]) for name in times]:
+            try:
+                passed = system.run(device)[2]
+            except RuntimeError:
+                continue
+            # The first turn warms up.
+            times[name] += [passed] if turn > 0 else []
+    return {name: torch.stack(passed) for name, passed in times.items() if passed}
+
+
+def peak_mb(job_number: int, system: str, device: torch.device) -> Optional[float]:
+    """Peak memory of one run, measured in a process of its own."""
+    command = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--device", str(device)]
+    finished = subprocess.run(command + ["--peak", str(job_number), system], stdout=subprocess.PIPE, text=True)
+    return None if finished.returncode else float(finished.stdout.split()[-1])
+
+
+def measure_peak(job: Job, name: str, device: torch.device) -> float:
+    """Megabytes that a run takes at its highest beyond what a run on one item has left behind."""
+    job.draw(1, device)[name].run(device)
+    system = job.draw(job.shape[0], device)[name]
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        system.run(device)
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    with open("/proc/self/clear_refs", "w") as resets:
+        resets.write("5")  # sets the high-water mark of resident memory to the present
+    before = _resident("VmRSS")
+    system.run(device)
+    return (_resident("VmHWM") - before) / 1024
+
+
+def _resident(field: str) -> int:
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(field))
+
+
+def measure(number: int, job: Job, device: torch.device, rounds: int) -> List[Dict]:
+    """Rows of one job."""
+    wrong, times = errors(job, device), seconds(job, device, rounds)
+    base = times[f"{OURS} {device.type}"][:, 1]
+    rows = []
+    for name, passed in times.items():
+        forward, both = passed.median(0).values.tolist()
+        library, _, backend = name.partition(" ")
+        rows.append(
+            {
+                "job": job.name,
+                "batch": job.shape[0],
+                "length": job.length,
+                "library": library,
+                "backend": backend,
+                "forward_ms": round(forward * 1e3, 2),
+                "forward_backward_ms": round(both * 1e3, 2),
+                "ratio": round((passed[:, 1] / base).median().item(), 2),
+                "peak_mb": peak_mb(number, name, device),
+                "max_error": None if wrong[name] is None else float(f"{wrong[name]:.1e}"),
+            }
+        )
+        print(*rows[-1].values(), sep="\t", flush=True)
+    return rows
+
+
+def print_growth(rows: List[Dict]) -> None:
+    """How the time for an item grows from the shortest to the longest job of one name, as a power of the length."""
+    for name in sorted({row["job"] for row in rows}):
+        for system in sorted({(row["library"], row["backend"]) for row in rows}):
+            own = [row for row in rows if row["job"] == name and (row["library"], row["backend"]) == system]
+            if len(own) > 1:
+                first, last = own[0], own[-1]
+                times = last["forward_backward_ms"] / last["batch"] / (first["forward_backward_ms"] / first["batch"])
+                power = math.log(times) / math.log(last["length"] / first["length"])
+                span = f"{first['length']} to {last['length']}"
+                print(f"{name}, {' '.join(system)}: {times:.1f} times from n = {span}, n^{power:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job", action="append", metavar="NAME", help="only jobs whose name contains this")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each library (default: 7)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--peak", nargs=2, metavar=("NUMBER", "SYSTEM"), help=argparse.SUPPRESS)
+    default_output = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results", "distributions.json")
+    parser.add_argument("--output", default=default_output)
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    # Either library warns of what newer releases of PyTorch deprecate.
+    warnings.filterwarnings("ignore")
+    if arguments.peak:
+        print(round(measure_peak(JOBS[int(arguments.peak[0])], arguments.peak[1], device), 1))
+        return
+    wanted = [
+        (number, job) for number, job in enumerate(JOBS) if any(part in job.name for part in arguments.job or [""])
+    ]
+    os.makedirs(os.path.dirname(arguments.output), exist_ok=True)
+    for number, job in wanted:
+        write(arguments.output, measure(number, job, device, arguments.rounds))
+    print_growth(read_results(arguments.output)["rows"])
+
+
+def write(output: str, rows: List[Dict]) -> None:
+    """Adds the rows of one job to a file of results, in the place of older ones of the same job."""
+
+    def key(row: Dict) -> tuple:
+        return row["job"], row["batch"], row["length"]
+
+    kept = [row for row in read_results(output)["rows"] if key(row) != key(rows[0])]
+    content = {
+        "command": "python scripts/benchmark/distributions.py",
+        "versions": versions("numba", "torch-struct", "supar"),
+        "machine": f"{machine()}, {torch.get_num_threads()} threads",
+        "rows": kept + rows,
+    }
+    write_json(output, content)
+
+
+if __name__ == "__main__":
+    main()
