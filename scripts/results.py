@@ -122,10 +122,14 @@ def table(results: Dict) -> str:
     heads, lines = _experiment(measured) if "metric" in measured[0] else _plain(measured)
     written = [heads, ["---"] * len(heads), *lines]
     made = ["| " + " | ".join(line) + " |" for line in written]
-    used = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    made += ["", f"`{results['command']}`  ", f"{used}; {results['machine']}.  "]
     signatures = sorted({row["value"] for row in results["rows"] if row not in measured})
-    return "\n".join(made + [f"BLEU: `{signature}`  " for signature in signatures])
+    return "\n".join([*made, "", sources(results), *(f"BLEU: `{signature}`  " for signature in signatures)])
+
+
+def sources(results: Dict) -> str:
+    """The command that made the results, the versions and the machine, as two lines of Markdown."""
+    used = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    return f"`{results['command']}`  \n{used}; {results['machine']}.  "
 
 
 def _plain(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:
@@ -160,17 +164,21 @@ def _cell(values: List[float]) -> str:
     return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.1f}"
 
 
-def write_table(arguments) -> None:
-    """Puts the table between the two markers of a README."""
-    with open(arguments.readme, encoding="utf-8") as file:
+def put_table(readme: str, made: str) -> None:
+    """Puts a table between the two markers of a README."""
+    with open(readme, encoding="utf-8") as file:
         text = file.read()
     if BEGIN not in text or END not in text:
-        raise ValueError(f"{arguments.readme}: no lines {BEGIN} and {END} to put the table between")
+        raise ValueError(f"{readme}: no lines {BEGIN} and {END} to put the table between")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    made = f"{before}{BEGIN}\n{table(read_results(arguments.results))}\n{END}{after}"
-    with open(arguments.readme + ".tmp", "w", encoding="utf-8") as file:
-        file.write(made)
-    os.replace(arguments.readme + ".tmp", arguments.readme)
+    with open(readme + ".tmp", "w", encoding="utf-8") as file:
+        file.write(f"{before}{BEGIN}\n{made}\n{END}{after}")
+    os.replace(readme + ".tmp", readme)
+
+
+def write_table(arguments) -> None:
+    """:func:`put_table` of a file of results."""
+    put_table(arguments.readme, table(read_results(arguments.results)))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
+from fairseq_structattn.criterions.length_to_failure import length_to_failure
 from fairseq_structattn.modules.attention import StructuredAttention
 
 
@@ -25,6 +26,9 @@ class StructuredLabelSmoothedCrossEntropyOptions(LabelSmoothedCrossEntropyCriter
             "help": "weight of the L2 penalty on the pairwise potentials of the attention (paper: 0.005 with "
             "--sentence-avg; beside a mean over words, that divided by the words of a sentence)"
         },
+    )
+    report_length_to_failure: bool = field(
+        default=False, metadata={"help": "log the mean share of the target before the first error, in percent"}
     )
 
 
@@ -45,27 +49,53 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         ignore_prefix_size: target tokens left out at the beginning
         report_accuracy: log the share of tokens predicted right
         pairwise_l2: weight of the penalty
+        report_length_to_failure: log ``length_to_failure``, see
+            :func:`~fairseq_structattn.criterions.length_to_failure.length_to_failure`, in percent
 
     Raises:
         ValueError: a negative weight
     """
 
     def __init__(
-        self, task, sentence_avg, label_smoothing, ignore_prefix_size=0, report_accuracy=False, pairwise_l2=0.0
+        self,
+        task,
+        sentence_avg,
+        label_smoothing,
+        ignore_prefix_size=0,
+        report_accuracy=False,
+        pairwise_l2=0.0,
+        report_length_to_failure=False,
     ):
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         if pairwise_l2 < 0:
             raise ValueError(f"--pairwise-l2 {pairwise_l2}: must be 0 or greater")
         self.pairwise_l2 = pairwise_l2
+        self.report_length_to_failure = report_length_to_failure
+        self.eos = task.target_dictionary.eos()
 
     def forward(self, model, sample, reduce=True):
         """The loss, its sample size and what to log; see fairseq's criterion of the same name."""
-        loss, sample_size, logging_output = super().forward(model, sample, reduce)
+        net_output = model(**sample["net_input"])
+        loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
+        target = sample["target"]
+        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
+        logging_output = {
+            "nll_loss": nll_loss.data,
+            "ntokens": sample["ntokens"],
+            "nsentences": target.size(0),
+            "sample_size": sample_size,
+        }
+        if self.report_accuracy:
+            right, total = self.compute_accuracy(model, net_output, sample)
+            logging_output.update(n_correct=utils.item(right.data), total=utils.item(total.data))
+        if self.report_length_to_failure:
+            predicted = net_output[0].detach().argmax(-1)
+            logging_output["length_to_failure"] = length_to_failure(predicted, target, self.padding_idx, self.eos).sum()
         if self.pairwise_l2 > 0 and reduce:
             penalty = self.pairwise_l2 / 2 * pairwise_square_norm(model) * sample_size
             loss = loss + penalty
-            logging_output["loss"] = loss.data
             logging_output["pairwise_l2"] = utils.item(penalty.data)
+        logging_output["loss"] = loss.data
         return loss, sample_size, logging_output
 
     @classmethod
@@ -76,6 +106,10 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         if any("pairwise_l2" in log for log in logging_outputs):
             penalty = sum(log.get("pairwise_l2", 0) for log in logging_outputs)
             metrics.log_scalar("pairwise_l2", penalty / sample_size, sample_size, round=6)
+        if any("length_to_failure" in log for log in logging_outputs):
+            sentences = sum(log.get("nsentences", 0) for log in logging_outputs)
+            share = sum(utils.item(log.get("length_to_failure", 0)) for log in logging_outputs) / sentences
+            metrics.log_scalar("length_to_failure", 100 * share, sentences, round=2)
 
 
 def pairwise_square_norm(model: nn.Module) -> Tensor:

@@ -3,6 +3,7 @@
 from .backend import use_backend
 from .bernoulli import Bernoulli
 from .categorical import Categorical
+from .independent_heads import IndependentHeads
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
 from .registry import distribution_names, get_distribution, register_distribution
@@ -12,6 +13,7 @@ from .structured import StructuredDistribution
 __all__ = [
     "Bernoulli",
     "Categorical",
+    "IndependentHeads",
     "LinearChain",
     "ProjectiveTree",
     "SpanningTree",

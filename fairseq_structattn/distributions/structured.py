@@ -152,6 +152,9 @@ class StructuredDistribution(ABC):
 
     # Hooks of attention
 
+    needs_arcs = False
+    """Whether :meth:`from_scores` also wants ``arc_scores`` between source words, as distributions over trees do."""
+
     @classmethod
     def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
         """Shapes of the learned tables that an attention module holds for this distribution; none by default."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
 from fairseq_structattn.modules.attention import Attend, AttentionSource, StructuredAttention
 from fairseq_structattn.modules.bridge import STARTS
+from fairseq_structattn.modules.parser_attention import SCORERS, ParserAttention, SoftHeads
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import DecoderRNN, SentenceRNN, State, stack_state, unstack_state
 
@@ -28,7 +29,8 @@ class EncoderOutput(NamedTuple):
         states: ``[batch, src_len, source_dim]``, 0 on padding
         lengths: ``[batch]``
         left_padding: ``[batch]``, how many padding symbols came before each sentence in ``src_tokens``
-        finals: final state of each encoder layer, ``[batch, layers, source_dim]``
+        finals: final state of each encoder layer, ``[batch, layers, final_dim]``
+        arcs: where the decoder attends over trees, scores of arcs ``[batch, src_len, src_len-1]``
     """
 
     keys: Tensor
@@ -36,15 +38,16 @@ class EncoderOutput(NamedTuple):
     lengths: Tensor
     left_padding: Tensor
     finals: Tensor
+    arcs: Optional[Tensor]
 
     @property
     def source(self) -> AttentionSource:
         """What attention asks for."""
-        return AttentionSource(keys=self.keys, values=self.states, lengths=self.lengths)
+        return AttentionSource(self.keys, self.states, self.lengths, self.arcs)
 
     def reorder(self, new_order: Tensor) -> "EncoderOutput":
         """Sentences `new_order` ``[new_batch]`` of this batch."""
-        return EncoderOutput(*(part.index_select(0, new_order) for part in self))
+        return EncoderOutput(*(None if part is None else part.index_select(0, new_order) for part in self))
 
 
 class DecoderStep(NamedTuple):
@@ -79,7 +82,7 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
         source_embedding, target_embedding = _build_embeddings(options, task)
         attention = _build_attention(options)
         encoder = RNNEncoder(options, task.source_dictionary, source_embedding, attention)
-        decoder = RNNDecoder(options, task.target_dictionary, target_embedding, encoder.output_dim, attention)
+        decoder = RNNDecoder(options, task.target_dictionary, target_embedding, encoder.rnn.final_dim, attention)
         model = cls(encoder, decoder)
         _initialize(model, options.init_range)
         _load_pretrained(source_embedding, task.source_dictionary, options.encoder_embed_path)
@@ -88,7 +91,7 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
 
 
 class RNNEncoder(FairseqEncoder):
-    """Embeddings and a stacked LSTM or GRU.
+    """Embeddings, a stacked LSTM or GRU, and beside each state the expected head of its word in a latent tree.
 
     Args:
         options: options of the model
@@ -113,10 +116,11 @@ class RNNEncoder(FairseqEncoder):
             options.encoder_bidirectional,
             options.dropout_of("layer_dropout"),
         )
-        self.output_dim = self.rnn.output_dim
+        self.parser = _build_parser(options, self.rnn.output_dim)
         self.max_source_positions = options.max_source_positions
         # Belongs to the attention, but is applied here, once per sentence.
         self.key_projection = nn.Identity() if attention is None else attention.score.key_projection
+        self.arc_scorer = _build_scorer(options) if attention and attention.distribution.needs_arcs else None
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **unused) -> EncoderOutput:
         """Encodes a batch.
@@ -126,13 +130,34 @@ class RNNEncoder(FairseqEncoder):
                 sentence
             src_lengths: not used, padding is recognised by its symbol
         """
+        embedded, lengths, left_padding = self._embed(src_tokens)
+        states, finals = self.rnn(embedded, lengths)
+        states = states.transpose(0, 1)
+        if self.parser is not None:
+            states = torch.cat((states, self.parser(embedded, states, lengths).vectors), -1)
+        states = F.dropout(states, self.dropout_out, self.training)
+        arcs = None if self.arc_scorer is None else self.arc_scorer(embedded[:-1], (lengths - 1).clamp(min=0))
+        return EncoderOutput(self.key_projection(states), states, lengths, left_padding, finals, arcs)
+
+    def source_attention(self, src_tokens: Tensor) -> SoftHeads:
+        """What ``--source-attention`` finds in a batch ``[batch, src_len]``, padded on either side: the distribution
+        over heads, which knows marginals and the best tree, and the expected heads.
+
+        Raises:
+            ValueError: the model has no source attention
+        """
+        if self.parser is None:
+            raise ValueError("this model was trained with --source-attention none: it has no trees to show")
+        embedded, lengths, _ = self._embed(src_tokens)
+        states, _ = self.rnn(embedded, lengths)
+        return self.parser(embedded, states.transpose(0, 1), lengths)
+
+    def _embed(self, src_tokens: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """Embeddings ``[src_len, batch, embed_dim]``, right-padded; lengths and left padding, each ``[batch]``."""
         lengths = src_tokens.ne(self.padding_idx).sum(1)
         left_padding = src_tokens.ne(self.padding_idx).cumsum(1).eq(0).sum(1)
-        tokens = rotate_left(src_tokens, left_padding)
-        embedded = F.dropout(self.embed_tokens(tokens), self.dropout_in, self.training)
-        states, finals = self.rnn(embedded.transpose(0, 1), lengths)
-        states = F.dropout(states.transpose(0, 1), self.dropout_out, self.training)
-        return EncoderOutput(self.key_projection(states), states, lengths, left_padding, torch.stack(finals, 1))
+        embedded = self.embed_tokens(rotate_left(src_tokens, left_padding))
+        return F.dropout(embedded, self.dropout_in, self.training).transpose(0, 1), lengths, left_padding
 
     def reorder_encoder_out(self, encoder_out: EncoderOutput, new_order: Tensor) -> EncoderOutput:
         """See :meth:`EncoderOutput.reorder`."""
@@ -153,7 +178,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         options: options of the model
         dictionary: of the target language
         embed_tokens: its embeddings
-        source_dim: size of a source state
+        final_dim: size of a final state of an encoder layer
         attention: None for the plain encoder-decoder
     """
 
@@ -162,7 +187,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         options: RNNOptions,
         dictionary,
         embed_tokens: nn.Embedding,
-        source_dim: int,
+        final_dim: int,
         attention: Optional[StructuredAttention],
     ):
         super().__init__(dictionary)
@@ -174,7 +199,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         self.query_previous = options.attention_query == "previous"
         embed_dim, hidden_size = embed_tokens.embedding_dim, options.decoder_hidden_size
         out_embed_dim = options.decoder_out_embed_dim
-        context_dim = 0 if attention is None else source_dim
+        context_dim = 0 if attention is None else options.source_dim()
         self.readout = READOUTS[options.decoder_readout](hidden_size, context_dim, embed_dim, out_embed_dim)
         self.feed_dim = self.readout.output_dim if options.input_feeding else 0
         self.rnn = DecoderRNN(
@@ -185,7 +210,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
             options.dropout_of("layer_dropout"),
         )
         self.start = STARTS[options.decoder_start](
-            source_dim, hidden_size, options.encoder_layers, options.decoder_layers, self.rnn.state_size
+            final_dim, hidden_size, options.encoder_layers, options.decoder_layers, self.rnn.state_size
         )
         self.narrowing = None
         if self.readout.output_dim != out_embed_dim:
@@ -265,7 +290,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         return features if self.output_projection is None else self.output_projection(features)
 
     def _initial_state(self, encoder_out: EncoderOutput, embedded: Tensor) -> Tuple[State, Tensor]:
-        state = self.start(list(encoder_out.finals.unbind(1)))
+        state = self.start(encoder_out.finals)
         return state, embedded.new_zeros(embedded.size(1), self.feed_dim)
 
     def _all_at_once(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
@@ -352,17 +377,29 @@ def rotate_right(columns: Tensor, shift: Tensor) -> Tensor:
     return rotate_left(columns, -shift)
 
 
+def _build_parser(options: RNNOptions, state_dim: int) -> Optional[ParserAttention]:
+    if options.source_attention == NO_ATTENTION:
+        return None
+    return ParserAttention(_build_scorer(options), state_dim, options.source_attention, options.tree_roots)
+
+
+def _build_scorer(options: RNNOptions) -> nn.Module:
+    embed_dim = options.encoder_embed_dim
+    return SCORERS[options.arc_score](embed_dim, options.parser_hidden_size or embed_dim, options.arc_bound)
+
+
 def _build_attention(options: RNNOptions) -> Optional[StructuredAttention]:
     if options.attention_distribution == NO_ATTENTION:
         return None
     return StructuredAttention(
         query_dim=options.decoder_hidden_size,
-        source_dim=options.encoder_hidden_size * (2 if options.encoder_bidirectional else 1),
+        source_dim=options.source_dim(),
         score=options.attention_score,
         distribution=options.attention_distribution,
         hidden_dim=options.attention_hidden_size or options.decoder_hidden_size,
         scale=options.attention_scale,
         normalize=options.attention_normalize,
+        roots=options.tree_roots,
     )
 
 
@@ -383,7 +420,7 @@ def _build_embeddings(options: RNNOptions, task) -> Tuple[nn.Embedding, nn.Embed
 
 
 def _initialize(model: nn.Module, init_range: float) -> None:
-    for parameter in model.parameters():
+    for parameter in model.parameters() if init_range else ():
         nn.init.uniform_(parameter, -init_range, init_range)
     for module in model.modules():
         if isinstance(module, nn.Embedding):

@@ -104,6 +104,47 @@ def crf(options) -> None:
     _kim_translation(options)
 
 
+@register_model_architecture("structattn_rnn", "structattn_rnn_tree")
+def tree(options) -> None:
+    """Syntactic attention as in tree transduction (Kim et al. 2017, section 4.1, "structured"): source words are
+    embeddings without order; beside each stands its expected head under a distribution over projective trees with any
+    number of words on the root, whose arc scores are kept between −1 and 1. The decoder is an LSTM with ordinary
+    attention (general score), zero start state. Sizes of 50 and no dropout; the paper does not say what it used."""
+    set_defaults(options, source_attention="projective-tree")
+    _kim_transduction(options)
+
+
+@register_model_architecture("structattn_rnn", "structattn_rnn_flat")
+def flat(options) -> None:
+    """The control of ``structattn_rnn_tree`` (Kim et al. 2017, section 4.1, "simple"): each word chooses a head by a
+    softmax of its own."""
+    set_defaults(options, source_attention="softmax")
+    _kim_transduction(options)
+
+
+@register_model_architecture("structattn_rnn", "structattn_rnn_tree_nonprojective")
+def tree_nonprojective(options) -> None:
+    """``structattn_rnn_tree`` with arcs that may cross: spanning trees, by the matrix-tree theorem (Koo et al. 2007,
+    section 3)."""
+    set_defaults(options, source_attention="spanning-tree")
+    _kim_transduction(options)
+
+
+@register_model_architecture("structattn_rnn", "structattn_rnn_treedec")
+def treedec(options) -> None:
+    """The decoder attends over projective trees of the source, parsed anew for each target word: the arc potentials of
+    Kim et al. 2017, section 3.2, plus the general score of decoder state and head; weights are expected numbers of
+    dependents, divided by their sum. Else ``structattn_rnn_crf``."""
+    set_defaults(options, attention_distribution="projective-tree", attention_normalize="sum")
+    _kim_translation(options)
+
+
+def _kim_transduction(options) -> None:
+    sizes = ["encoder_embed_dim", "encoder_hidden_size", "decoder_embed_dim", "decoder_hidden_size"]
+    set_defaults(options, **{size: 50 for size in sizes}, decoder_out_embed_dim=50)
+    set_defaults(options, encoder_layers=0, decoder_start="zero", arc_bound="tanh", dropout=0.0)
+
+
 def _deep_lstm(options, dropout: float) -> None:
     sizes = ["encoder_embed_dim", "encoder_hidden_size", "decoder_embed_dim", "decoder_hidden_size"]
     set_defaults(options, encoder_layers=4, decoder_layers=4, decoder_out_embed_dim=1000, dropout=dropout)

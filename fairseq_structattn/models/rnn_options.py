@@ -6,8 +6,10 @@ from typing import List, Optional
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_structattn.distributions import distribution_names
+from fairseq_structattn.distributions.trees import ROOTS
 from fairseq_structattn.modules.attention import NORMALIZATIONS
 from fairseq_structattn.modules.bridge import STARTS
+from fairseq_structattn.modules.parser_attention import BOUNDS, HEADS, SCORERS
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import CELLS
 from fairseq_structattn.modules.scores import score_names
@@ -29,7 +31,7 @@ class RNNOptions(FairseqDataclass):
     encoder_embed_path: Optional[str] = _option(None, "file of pretrained source embeddings")
     encoder_freeze_embed: bool = _option(False, "do not train source embeddings")
     encoder_hidden_size: int = _option(512, "units of an encoder layer, in each direction")
-    encoder_layers: int = _option(1, "layers of the encoder")
+    encoder_layers: int = _option(1, "layers of the encoder; 0: the source states are embeddings, without order")
     encoder_bidirectional: bool = _option(False, "read the source in both directions")
     decoder_embed_dim: int = _option(512, "size of target embeddings")
     decoder_embed_path: Optional[str] = _option(None, "file of pretrained target embeddings")
@@ -63,6 +65,21 @@ class RNNOptions(FairseqDataclass):
     attention_normalize: str = _option(
         "none", "sum: divide marginals by their sum before scaling; none: use them as they are"
     )
+    source_attention: str = _option(
+        NO_ATTENTION,
+        f"expected head of each source word, beside its state: under a distribution over trees or, with softmax, over "
+        f"heads independent of each other: {NO_ATTENTION}, {', '.join(HEADS)}",
+    )
+    arc_score: str = _option(
+        "parser",
+        "score of an arc between source words: parser (two words as a bidirectional LSTM reads them), uniform (all the "
+        "same: trees without a parser)",
+    )
+    arc_bound: str = _option("none", "tanh: keep arc scores between -1 and 1; none: let them grow")
+    parser_hidden_size: Optional[int] = _option(
+        None, "units of the parser's LSTM in each direction, and of its score (default: --encoder-embed-dim)"
+    )
+    tree_roots: str = _option("multi", "words that may hang on the root of a tree: multi (any number), single (one)")
     input_feeding: bool = _option(False, "the decoder also reads the vector that predicted the word before")
     share_decoder_input_output_embed: bool = _option(False, "target embeddings are also the output layer")
     share_all_embeddings: bool = _option(False, "one table for source, target and output (joint dictionary)")
@@ -75,7 +92,9 @@ class RNNOptions(FairseqDataclass):
     encoder_dropout_out: Optional[float] = _option(None, "on the source states attended to (default: --dropout)")
     decoder_dropout_in: Optional[float] = _option(None, "on target embeddings (default: --dropout)")
     decoder_dropout_out: Optional[float] = _option(None, "on the vector that predicts a word (default: --dropout)")
-    init_range: float = _option(0.1, "parameters start uniform in [-R, R]")
+    init_range: float = _option(
+        0.1, "parameters start uniform in [-R, R]; 0: embeddings normal, all else as PyTorch initialises its modules"
+    )
     max_source_positions: int = _option(100000, "longest source sentence, in tokens")
     max_target_positions: int = _option(100000, "longest target sentence, in tokens")
 
@@ -84,10 +103,21 @@ class RNNOptions(FairseqDataclass):
         value = getattr(self, place)
         return self.dropout if value is None else value
 
+    def source_dim(self) -> int:
+        """Size of a source state that the decoder attends to."""
+        state_dim = self.encoder_hidden_size * (2 if self.encoder_bidirectional else 1)
+        state_dim = state_dim if self.encoder_layers else self.encoder_embed_dim
+        return state_dim * (1 if self.source_attention == NO_ATTENTION else 2)
+
     def check(self) -> None:
         """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
         self._check_choices()
         self._check_numbers()
+        if self.decoder_start != "zero" and self.encoder_layers == 0:
+            raise ValueError(
+                f"--decoder-start {self.decoder_start} starts from the encoder's final state, which there is none of "
+                "with --encoder-layers 0: choose --decoder-start zero"
+            )
         if self.decoder_start == "backward" and not self.encoder_bidirectional:
             raise ValueError("--decoder-start backward needs a backward encoder: add --encoder-bidirectional")
         if self.attention_distribution == NO_ATTENTION and self.attention_query == "previous":
@@ -106,25 +136,30 @@ class RNNOptions(FairseqDataclass):
             "attention_score": score_names(),
             "attention_query": QUERIES,
             "attention_normalize": NORMALIZATIONS,
+            "source_attention": [NO_ATTENTION, *HEADS],
+            "arc_score": SCORERS,
+            "arc_bound": BOUNDS,
+            "tree_roots": ROOTS,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{_flag(name)} {getattr(self, name)}: not known, choose from {', '.join(allowed)}")
 
     def _check_numbers(self) -> None:
-        sizes = ["encoder_embed_dim", "encoder_hidden_size", "encoder_layers", "attention_hidden_size"]
+        sizes = ["encoder_embed_dim", "encoder_hidden_size", "attention_hidden_size", "parser_hidden_size"]
         sizes += ["decoder_embed_dim", "decoder_hidden_size", "decoder_layers", "decoder_out_embed_dim"]
         sizes += ["max_source_positions", "max_target_positions"]
         for name in sizes:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{_flag(name)} {value}: must be at least 1")
+        for name in ("encoder_layers", "init_range"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{_flag(name)} {getattr(self, name)}: must be at least 0")
         for name in [name for name in self.__dataclass_fields__ if "dropout" in name]:
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise ValueError(f"{_flag(name)} {value}: must be at least 0 and less than 1")
-        if self.init_range <= 0:
-            raise ValueError(f"--init-range {self.init_range}: must be greater than 0")
         if self.attention_scale <= 0:
             raise ValueError(f"--attention-scale {self.attention_scale}: must be greater than 0")
 

@@ -1,8 +1,9 @@
 """Attention as the expectation of a latent variable: score → distribution → expectation."""
 
-from typing import Callable, NamedTuple, Tuple
+from typing import Callable, NamedTuple, Optional, Tuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution, get_distribution
@@ -22,11 +23,14 @@ class AttentionSource(NamedTuple):
         keys: ``[batch, src_len, key_dim]``
         values: ``[batch, src_len, source_dim]``
         lengths: ``[batch]``, padding is on the right
+        arcs: where attention is over trees, scores of arcs between the source words, ``</s>`` left out:
+            ``[batch, src_len, src_len-1]``, one row per head, the root first
     """
 
     keys: Tensor
     values: Tensor
     lengths: Tensor
+    arcs: Optional[Tensor] = None
 
 
 class StructuredAttention(nn.Module):
@@ -34,7 +38,9 @@ class StructuredAttention(nn.Module):
 
     With ``softmax`` the latent variable is one position, which is classical attention. With ``linear-chain`` it is a
     0/1 mark for each position in which neighbours influence each other, so that contiguous segments can be selected
-    (Kim et al. 2017, section 3.1).
+    (Kim et al. 2017, section 3.1). With ``projective-tree`` and ``spanning-tree`` it is a dependency tree over the
+    source words: an arc scores what its two words say and how well the head matches the query, and a word weighs as
+    much as it is expected to have dependents.
 
     Args:
         query_dim: size of a query
@@ -45,6 +51,7 @@ class StructuredAttention(nn.Module):
         scale: λ, a factor on the weights
         normalize: ``"none"`` uses λμᵢ, ``"sum"`` uses λμᵢ/Σμ as Kim et al. 2017 do for the chain with λ = 2
             (section 4.2)
+        roots: for trees, how many words may hang on the root: ``"multi"`` or ``"single"``
 
     Attributes:
         tables: what the distribution has learned beside the scores, such as the pairwise potentials of the chain
@@ -62,6 +69,7 @@ class StructuredAttention(nn.Module):
         hidden_dim: int = 0,
         scale: float = 1.0,
         normalize: str = "none",
+        roots: str = "multi",
     ):
         super().__init__()
         if normalize not in NORMALIZATIONS:
@@ -70,6 +78,7 @@ class StructuredAttention(nn.Module):
         self.distribution = get_distribution(distribution)
         self.scale = scale
         self.normalize = normalize
+        self.roots = roots
         self.tables = nn.ParameterDict(
             {
                 name: nn.Parameter(torch.empty(shape).uniform_(-0.1, 0.1))
@@ -77,14 +86,15 @@ class StructuredAttention(nn.Module):
             }
         )
 
-    def prepare(self, states: Tensor, lengths: Tensor) -> AttentionSource:
+    def prepare(self, states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None) -> AttentionSource:
         """Does once what depends on the source only.
 
         Args:
             states: source states ``[batch, src_len, source_dim]``, right-padded
             lengths: ``[batch]``
+            arcs: see :class:`AttentionSource`
         """
-        return AttentionSource(keys=self.score.key_projection(states), values=states, lengths=lengths)
+        return AttentionSource(self.score.key_projection(states), states, lengths, arcs)
 
     def forward(self, query: Tensor, source: AttentionSource) -> Tuple[Tensor, Tensor]:
         """Attends to the source from every query.
@@ -118,10 +128,17 @@ class StructuredAttention(nn.Module):
     def _distribution(self, scores: Tensor, source: AttentionSource) -> StructuredDistribution:
         # Below float32 neither inference nor the sum of the marginals would be exact.
         scores = scores if scores.dtype == torch.float64 else scores.float()
-        return self.distribution.from_scores(scores, source.lengths.unsqueeze(-1), **self.tables)
+        if source.arcs is None:
+            return self.distribution.from_scores(scores, source.lengths.unsqueeze(-1), **self.tables)
+        words = (source.lengths - 1).clamp(min=0).unsqueeze(-1)
+        arcs = source.arcs.to(scores.dtype).unsqueeze(1)
+        return self.distribution.from_scores(scores[..., :-1], words, arc_scores=arcs, roots=self.roots)
 
     def _weights(self, distribution: StructuredDistribution) -> Tensor:
         marginals = distribution.position_marginals
+        if distribution.needs_arcs:
+            # </s> is in no tree.
+            marginals = F.pad(marginals, (0, 1))
         if self.normalize == "sum":
             # Where nothing at all can be selected the sum is 0, and so are the weights.
             total = marginals.sum(-1, keepdim=True)

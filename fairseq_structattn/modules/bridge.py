@@ -1,7 +1,5 @@
 """The start state of the decoder."""
 
-from typing import List
-
 import torch
 from torch import Tensor, nn
 
@@ -15,10 +13,10 @@ class ZeroStart(nn.Module):
         super().__init__()
         self.shape, self.state_size = (layers, hidden_dim), state_size
 
-    def forward(self, finals: List[Tensor]) -> State:
+    def forward(self, finals: Tensor) -> State:
         """Ignores the encoder's final states but for their number, device and type."""
         layers, hidden_dim = self.shape
-        zeros = finals[-1].new_zeros(layers, finals[-1].size(0), hidden_dim)
+        zeros = finals.new_zeros(layers, finals.size(0), hidden_dim)
         return (zeros,) * self.state_size
 
 
@@ -42,9 +40,9 @@ class BridgedStart(nn.Module):
         self.state_size = state_size
         self.projections = nn.ModuleList(nn.Linear(source_dim, state_size * hidden_dim) for _ in range(layers))
 
-    def forward(self, finals: List[Tensor]) -> State:
-        """From a final state ``[batch, source_dim]`` per encoder layer to tensors ``[layers, batch, hidden_dim]``."""
-        projected = [project(finals[layer]) for project, layer in zip(self.projections, self.counterparts)]
+    def forward(self, finals: Tensor) -> State:
+        """From final states ``[batch, source_layers, source_dim]`` to tensors ``[layers, batch, hidden_dim]``."""
+        projected = [project(finals[:, layer]) for project, layer in zip(self.projections, self.counterparts)]
         hidden, *cells = torch.stack(projected).chunk(self.state_size, -1)
         return (torch.tanh(hidden), *cells)
 
@@ -55,8 +53,8 @@ class BackwardStart(BridgedStart):
     def __init__(self, source_dim: int, hidden_dim: int, source_layers: int, layers: int, state_size: int):
         super().__init__(source_dim // 2, hidden_dim, source_layers, layers, state_size)
 
-    def forward(self, finals: List[Tensor]) -> State:
-        return super().forward([final.chunk(2, -1)[1] for final in finals])
+    def forward(self, finals: Tensor) -> State:
+        return super().forward(finals.chunk(2, -1)[1])
 
 
 STARTS = {"bridge": BridgedStart, "zero": ZeroStart, "backward": BackwardStart}

@@ -39,23 +39,25 @@ class SentenceRNN(nn.Module):
         cell: ``"lstm"`` or ``"gru"``
         input_dim: size of an input
         hidden_dim: units per layer and direction
-        layers: number of layers
+        layers: number of layers; with 0 the states are the inputs, which know nothing of their order
         bidirectional: each layer reads the sentence in both directions
         dropout: probability, applied between layers
 
     Attributes:
-        output_dim: `hidden_dim`, twice that when `bidirectional`
+        final_dim: `hidden_dim`, twice that when `bidirectional`
+        output_dim: `final_dim`, without layers `input_dim`
     """
 
     def __init__(self, cell: str, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool, dropout: float):
         super().__init__()
-        self.output_dim = hidden_dim * (2 if bidirectional else 1)
-        input_dims = [input_dim] + [self.output_dim] * (layers - 1)
+        self.final_dim = hidden_dim * (2 if bidirectional else 1)
+        self.output_dim = self.final_dim if layers else input_dim
+        input_dims = [input_dim, *[self.final_dim] * (layers - 1)][:layers]
         self.forward_layers = nn.ModuleList(CELLS[cell](dim, hidden_dim) for dim in input_dims)
         self.backward_layers = nn.ModuleList(CELLS[cell](dim, hidden_dim) for dim in input_dims if bidirectional)
         self.dropout = dropout
 
-    def forward(self, inputs: Tensor, lengths: Tensor) -> Tuple[Tensor, List[Tensor]]:
+    def forward(self, inputs: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:
         """Reads a batch of sentences.
 
         Args:
@@ -63,8 +65,8 @@ class SentenceRNN(nn.Module):
             lengths: ``[batch]``
 
         Returns:
-            states of the top layer ``[src_len, batch, output_dim]``, 0 on padding, and for each layer its final state
-            ``[batch, output_dim]``: the forward state at the last word and the backward state at the first
+            states of the top layer ``[src_len, batch, output_dim]``, 0 on padding, and the final states of all layers
+            ``[batch, layers, final_dim]``: the forward state at the last word and the backward state at the first
         """
         finals = []
         for layer in range(len(self.forward_layers)):
@@ -73,7 +75,8 @@ class SentenceRNN(nn.Module):
             inputs, final = self._layer(layer, inputs, lengths)
             finals.append(final)
         padding = torch.arange(inputs.size(0), device=inputs.device).unsqueeze(1) >= lengths.unsqueeze(0)
-        return inputs.masked_fill(padding.unsqueeze(-1), 0.0), finals
+        none = inputs.new_zeros(inputs.size(1), 0, self.final_dim)
+        return inputs.masked_fill(padding.unsqueeze(-1), 0.0), torch.stack(finals, 1) if finals else none
 
     def _layer(self, layer: int, inputs: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:
         states, _ = self.forward_layers[layer](inputs)

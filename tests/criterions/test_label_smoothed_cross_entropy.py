@@ -19,8 +19,10 @@ SAMPLE = batch(sentences([5, 3, 7]), sentences([4, 6, 2], seed=1))
 WEIGHT = 0.005
 
 
-def criterion(pairwise_l2=0.0, sentence_avg=False):
-    return StructuredLabelSmoothedCrossEntropy(TASK, sentence_avg, 0.1, report_accuracy=True, pairwise_l2=pairwise_l2)
+def criterion(pairwise_l2=0.0, sentence_avg=False, **options):
+    return StructuredLabelSmoothedCrossEntropy(
+        TASK, sentence_avg, 0.1, report_accuracy=True, pairwise_l2=pairwise_l2, **options
+    )
 
 
 def gradients(loss, model):
@@ -86,3 +88,20 @@ def test_terms_are_logged_per_sample_however_many_batches():
 def test_negative_weight_is_refused():
     with pytest.raises(ValueError, match="--pairwise-l2 -1: must be 0 or greater"):
         criterion(-1)
+
+
+def test_length_to_failure_is_logged_in_percent_of_sentences():
+    model = build("structattn_rnn_crf")
+    reporting = criterion(report_length_to_failure=True)
+    best = model(**SAMPLE["net_input"])[0].argmax(-1)
+    # Right to the end, right for the first of its words, wrong from the first.
+    target = SAMPLE["target"].clone()
+    target[0, :3] = best[0, :3]
+    target[1, 0], target[1, 1] = best[1, 0], (best[1, 1] + 1) % len(DICTIONARY)
+    target[2, 0] = (best[2, 0] + 1) % len(DICTIONARY)
+    _, _, log = reporting(model, {**SAMPLE, "target": target})
+    with metrics.aggregate() as aggregated:
+        StructuredLabelSmoothedCrossEntropy.reduce_metrics([log, log])
+    words = target[1].ne(DICTIONARY.pad()) & target[1].ne(DICTIONARY.eos())
+    expected = 100 * (1 + 1 / words.sum().item()) / 3
+    assert aggregated.get_smoothed_values()["length_to_failure"] == pytest.approx(expected, abs=0.01)

@@ -54,7 +54,7 @@ def gru(inputs, state, cell):
 def attentional_states(model, feed=False):
     """Attentional states of a one-layer model, step by step, narrowed as stock lstm does where sizes differ."""
     decoder, annotations = model.decoder, encoder_states(model)
-    state = decoder.start([final for final in model.encoder(batch(SOURCE)["net_input"]["src_tokens"]).finals.unbind(1)])
+    state = decoder.start(model.encoder(batch(SOURCE)["net_input"]["src_tokens"]).finals)
     attentional = torch.zeros(1, decoder.feed_dim)
     for word in embedded_target(model):
         inputs = torch.cat((word.unsqueeze(0), attentional), 1) if feed else word.unsqueeze(0)

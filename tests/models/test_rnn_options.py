@@ -28,9 +28,18 @@ SOURCE, TARGET = sentences([5, 3, 7]), sentences([4, 6, 2], seed=1)
         ({"attention_score": "dot", "encoder_bidirectional": True}, "set --decoder-hidden-size 24"),
         ({"dropout": 1.0}, "--dropout 1.0: must be at least 0 and less than 1"),
         ({"layer_dropout": -0.1}, "--layer-dropout -0.1"),
-        ({"encoder_layers": 0}, "--encoder-layers 0: must be at least 1"),
+        ({"encoder_layers": -1}, "--encoder-layers -1: must be at least 0"),
+        ({"encoder_layers": 0, "decoder_start": "bridge"}, "choose --decoder-start zero"),
+        (
+            {"source_attention": "tree"},
+            "--source-attention tree: not known, choose from none, softmax, projective-tree",
+        ),
+        ({"arc_bound": "sigmoid"}, "--arc-bound sigmoid: not known, choose from none, tanh"),
+        ({"arc_score": "dot"}, "--arc-score dot: not known, choose from parser, uniform"),
+        ({"tree_roots": "two"}, "--tree-roots two: not known, choose from single, multi"),
+        ({"parser_hidden_size": 0}, "--parser-hidden-size 0: must be at least 1"),
         ({"decoder_hidden_size": -4}, "--decoder-hidden-size -4: must be at least 1"),
-        ({"init_range": 0.0}, "--init-range 0.0: must be greater than 0"),
+        ({"init_range": -0.1}, "--init-range -0.1: must be at least 0"),
         ({"share_all_embeddings": True, "encoder_embed_dim": 9}, "--encoder-embed-dim is 9"),
         ({"share_decoder_input_output_embed": True, "decoder_embed_dim": 9}, "--decoder-embed-dim is 9"),
         ({"share_all_embeddings": True, "decoder_embed_path": "x"}, "--decoder-embed-path x"),
@@ -84,6 +93,13 @@ def test_padding_embedding_is_zero_and_others_are_in_range():
     for name, parameter in model.named_parameters():
         if name != "decoder.output_projection.bias":
             assert 0 < parameter.abs().max() <= 0.1, name
+    assert not model.encoder.embed_tokens.weight[DICTIONARY.pad()].any()
+
+
+def test_without_a_range_parameters_start_as_pytorch_has_them():
+    model = build("structattn_rnn_tree", init_range=0.0, encoder_embed_dim=64)
+    words = model.encoder.embed_tokens.weight[DICTIONARY.nspecial :]
+    assert 0.9 < words.std() < 1.1
     assert not model.encoder.embed_tokens.weight[DICTIONARY.pad()].any()
 
 
@@ -141,4 +157,4 @@ def test_presets_fill_a_hydra_configuration(preset):
 def test_every_preset_says_where_it_comes_from():
     for preset in PRESETS:
         if preset != "structattn_rnn":
-            assert re.search(r"20\d\d, section", ARCH_CONFIG_REGISTRY[preset].__doc__), preset
+            assert re.search(r"20\d\d,\s+section", ARCH_CONFIG_REGISTRY[preset].__doc__), preset

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_structattn.distributions import LinearChain
+from fairseq_structattn.distributions import LinearChain, ProjectiveTree
 from fairseq_structattn.modules.attention import StructuredAttention
 
 LENGTHS = torch.tensor([5, 2])
@@ -85,3 +85,33 @@ def test_unknown_names_are_refused():
         StructuredAttention(4, 4, normalize="max")
     with pytest.raises(ValueError, match="linear-chain"):
         StructuredAttention(4, 4, distribution="quadratic-chain")
+
+
+def test_attention_over_trees_adds_the_query_to_the_score_of_each_arc():
+    torch.manual_seed(1)
+    attention = StructuredAttention(6, 4, distribution="projective-tree", normalize="sum", roots="single").double()
+    states, query = torch.randn(2, 5, 4, dtype=torch.double), torch.randn(2, 3, 6, dtype=torch.double)
+    arcs = torch.randn(2, 5, 4, dtype=torch.double)
+    source = attention.prepare(states, LENGTHS, arcs)
+    context, weights = attention(query, source)
+    for item, words in enumerate((LENGTHS - 1).tolist()):
+        for step in range(3):
+            matches = query[item, step] @ source.keys[item].t()
+            scores = arcs[item, : words + 1, :words].clone()
+            scores[1:] += matches[:words, None]
+            dependents = ProjectiveTree(scores, roots="single").marginals[1:].sum(1)
+            total = dependents.sum()
+            expected = dependents / total if total > 0 else dependents
+            torch.testing.assert_close(weights[item, step, :words], expected)
+            assert not weights[item, step, words:].any()
+    torch.testing.assert_close(context, weights @ states)
+
+
+def test_steps_of_attention_over_trees_equal_one_call():
+    torch.manual_seed(1)
+    attention = StructuredAttention(6, 4, distribution="spanning-tree", normalize="sum").double()
+    states, query = torch.randn(2, 5, 4, dtype=torch.double), torch.randn(2, 3, 6, dtype=torch.double)
+    source = attention.prepare(states, LENGTHS, torch.randn(2, 5, 4, dtype=torch.double))
+    attend = attention.for_steps(source)
+    steps = torch.cat([attend(step.unsqueeze(1))[0] for step in query.unbind(1)], 1)
+    torch.testing.assert_close(steps, attention(query, source)[0])

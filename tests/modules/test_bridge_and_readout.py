@@ -5,14 +5,14 @@ import torch
 from fairseq_structattn.modules.bridge import BackwardStart, BridgedStart, ZeroStart
 from fairseq_structattn.modules.readout import MaxoutReadout, TanhReadout
 
-FINALS = [torch.randn(2, 6, generator=torch.Generator().manual_seed(layer)) for layer in range(3)]
+FINALS = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
 
 
 def test_bridge_maps_hidden_states_and_cells():
     start = BridgedStart(6, 4, source_layers=3, layers=3, state_size=2)
     hidden, cells = start(FINALS)
     for layer, project in enumerate(start.projections):
-        projected = project(FINALS[layer])
+        projected = project(FINALS[:, layer])
         torch.testing.assert_close(hidden[layer], torch.tanh(projected[:, :4]))
         torch.testing.assert_close(cells[layer], projected[:, 4:])
 
@@ -26,7 +26,7 @@ def test_bridge_lets_top_layers_face_each_other():
 def test_backward_start_reads_the_backward_half():
     start = BackwardStart(6, 4, source_layers=3, layers=1, state_size=1)
     (hidden,) = start(FINALS)
-    torch.testing.assert_close(hidden[0], torch.tanh(start.projections[0](FINALS[2][:, 3:])))
+    torch.testing.assert_close(hidden[0], torch.tanh(start.projections[0](FINALS[:, 2, 3:])))
 
 
 def test_zero_start():

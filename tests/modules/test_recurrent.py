@@ -48,7 +48,7 @@ def test_equals_packed_rnn(cell, bidirectional):
     torch.testing.assert_close(states, expected)
     hidden = final[0] if cell == "lstm" else final
     per_layer = hidden.view(2, -1, 3, 4).transpose(1, 2).reshape(2, 3, -1)
-    torch.testing.assert_close(torch.stack(finals), per_layer)
+    torch.testing.assert_close(finals.transpose(0, 1), per_layer)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -74,3 +74,12 @@ def test_dropout_between_layers_only_in_training():
     assert not torch.equal(rnn(inputs, LENGTHS)[0], rnn(inputs, LENGTHS)[0])
     rnn.eval()
     assert torch.equal(rnn(inputs, LENGTHS)[0], rnn(inputs, LENGTHS)[0])
+
+
+def test_without_layers_the_states_are_the_inputs():
+    inputs = torch.randn(5, 3, 4)
+    rnn = SentenceRNN("lstm", 4, 6, layers=0, bidirectional=False, dropout=0.0)
+    states, finals = rnn(inputs, torch.tensor([5, 2, 1]))
+    assert rnn.output_dim == 4 and finals.shape == (3, 0, 6)
+    assert torch.equal(states[:, 0], inputs[:, 0]) and torch.equal(states[:2, 1], inputs[:2, 1])
+    assert not states[2:, 1].any()

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from ..backend import compiled_for
+from ..registry import register_distribution
 from ..trees import DependencyTree
 from . import reference
 
 
+@register_distribution("projective-tree")
 class ProjectiveTree(DependencyTree):
     """Each word has a head, and arcs do not cross: a conditional random field over projective dependency trees.
 

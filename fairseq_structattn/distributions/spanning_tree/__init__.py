@@ -5,10 +5,12 @@ from types import ModuleType
 from torch import Tensor
 
 from ..backend import compiled_for
+from ..registry import register_distribution
 from ..trees import DependencyTree
 from . import reference
 
 
+@register_distribution("spanning-tree")
 class SpanningTree(DependencyTree):
     """Non-projective dependency trees, whose arcs may cross: all trees that span the words and grow from the root.
 

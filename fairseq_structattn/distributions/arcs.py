@@ -1,0 +1,79 @@
+"""Distributions over the heads of words."""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .semirings import NEGATIVE_INFINITY
+from .structured import StructuredDistribution, cached
+
+
+class ArcDistribution(StructuredDistribution):
+    """p(z) ∝ exp(Σ of the scores of the arcs of z), where each of n words has one head: a word or the root.
+
+    ``arc_scores[..., h, m]`` is the score of the arc from head h to word m + 1, where words are numbered from 1 and
+    head 0 is the root: n + 1 heads by n dependents. ``marginals``, ``argmax``, samples and what ``log_prob`` takes have
+    the same shape.
+
+    A subclass says with ``_self_arcs`` whether a word may be its own head; what stands in the place of arcs that do not
+    exist is not looked at.
+
+    Args:
+        arc_scores: ``[*batch, n+1, n]``.
+        lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
+
+    Raises:
+        TypeError: scores that are not floating point, lengths that are not integers.
+        ValueError: shapes that do not fit, lengths out of range.
+    """
+
+    _self_arcs = False
+
+    def __init__(self, arc_scores: Tensor, lengths: Optional[Tensor] = None) -> None:
+        batch_shape, max_length = _split_arcs(arc_scores)
+        super().__init__(batch_shape, max_length, lengths, arc_scores=arc_scores)
+        self._arc_scores = arc_scores
+
+    @property
+    def arc_scores(self) -> Tensor:
+        """Scores as they were given, ``[*batch, n+1, n]``."""
+        return self._arc_scores
+
+    @cached
+    def arc_mask(self) -> Tensor:
+        """Which arcs there are, ``[*batch, n+1, n]``, boolean."""
+        words = self.position_mask
+        heads = torch.cat((words.new_ones(self.batch_shape + (1,)), words), -1)
+        between = heads.unsqueeze(-1) & words.unsqueeze(-2)
+        if self._self_arcs:
+            return between
+        return between & ~torch.eye(self.max_length + 1, dtype=torch.bool, device=self.device)[:, 1:]
+
+    @cached
+    def _masked_scores(self) -> Tensor:
+        """Scores with −inf where there is no arc."""
+        return self._arc_scores.to(self.compute_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
+
+    def _potentials(self) -> Tuple[Tensor, ...]:
+        return (self._masked_scores,)
+
+    def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
+        return (structure.to(self.compute_dtype).masked_fill(~self.arc_mask, 0),)
+
+    def _in_support(self, structure: Tensor) -> Tensor:
+        (arcs,) = self._parts(structure)
+        one_head = (arcs.sum(-2) == 1) & ((arcs != 0).sum(-2) == 1)
+        return (one_head | ~self.position_mask).all(-1)
+
+
+def _split_arcs(arc_scores: Tensor) -> Tuple[torch.Size, int]:
+    if not isinstance(arc_scores, Tensor):
+        raise TypeError(f"arc_scores is a {type(arc_scores).__name__}; give a floating point tensor")
+    shape = tuple(arc_scores.shape)
+    if len(shape) < 2 or shape[-2] != shape[-1] + 1:
+        raise ValueError(
+            f"arc_scores has shape {shape}; it must be [*batch, n+1, n]: one row per head, the root first, and one "
+            "column per word"
+        )
+    return arc_scores.shape[:-2], shape[-1]

@@ -1,0 +1,115 @@
+"""Syntactic attention: every source word attends to its head in a latent dependency tree."""
+
+from typing import Callable, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairseq_structattn.distributions import IndependentHeads, ProjectiveTree, SpanningTree, StructuredDistribution
+from fairseq_structattn.modules.recurrent import SentenceRNN
+
+# From arc scores [batch, n+1, n], lengths [batch] and "single" or "multi" to a distribution over the heads of n words.
+HEADS = {
+    "softmax": lambda scores, words, roots: IndependentHeads(scores, words),
+    "projective-tree": ProjectiveTree,
+    "spanning-tree": SpanningTree,
+}
+
+
+BOUNDS = ("none", "tanh")
+
+
+class SoftHeads(NamedTuple):
+    """What syntactic attention finds in a batch of sentences, right-padded, ``</s>`` last.
+
+    Attributes:
+        distribution: over the heads of the n words of each sentence, ``</s>`` left out: ``marginals`` and ``argmax``
+            are ``[batch, src_len, src_len-1]``, entry ``[:, h, m]`` for head h of word m + 1, where head 0 is the root
+        vectors: expected heads ``[batch, src_len, state_dim]``; 0 for ``</s>`` and on padding
+    """
+
+    distribution: StructuredDistribution
+    vectors: Tensor
+
+
+class ArcScorer(nn.Module):
+    """Scores of all arcs between the words of a sentence and from a learned root symbol before them.
+
+    ``θ(h → m) = s·tanh(W₁ x_h + W₂ x_m + b)`` with states x of a bidirectional LSTM over root and words (Kim et al.
+    2017, section 4.1 and appendix A.1; the scorer of Kiperwasser & Goldberg 2016). The paper puts a tanh around it.
+
+    Args:
+        embed_dim: size of a word embedding
+        hidden_dim: units of the LSTM in each direction, and of the hidden layer of the score
+        bound: ``"tanh"``, the outer tanh, which keeps scores between −1 and 1; ``"none"``
+    """
+
+    def __init__(self, embed_dim: int, hidden_dim: int, bound: str):
+        super().__init__()
+        self.root = nn.Parameter(torch.randn(embed_dim))
+        self.rnn = SentenceRNN("lstm", embed_dim, hidden_dim, layers=1, bidirectional=True, dropout=0.0)
+        self.head_projection = nn.Linear(self.rnn.output_dim, hidden_dim, bias=False)
+        self.dependent_projection = nn.Linear(self.rnn.output_dim, hidden_dim)
+        self.energy = nn.Linear(hidden_dim, 1, bias=False)
+        self.bound = bound
+
+    def forward(self, embedded: Tensor, words: Tensor) -> Tensor:
+        """Scores ``[batch, n+1, n]`` for embeddings ``[n, batch, embed_dim]``, of which ``words`` ``[batch]`` count."""
+        root = self.root.to(embedded.dtype).expand(1, embedded.size(1), -1)
+        states, _ = self.rnn(torch.cat((root, embedded)), words + 1)
+        states = states.transpose(0, 1)
+        heads, dependents = self.head_projection(states), self.dependent_projection(states[:, 1:])
+        scores = self.energy(torch.tanh(heads.unsqueeze(2) + dependents.unsqueeze(1))).squeeze(-1)
+        return torch.tanh(scores) if self.bound == "tanh" else scores
+
+
+class UniformArcs(nn.Module):
+    """All arcs score 0: trees without a parser, a control. The arguments are those of :class:`ArcScorer`."""
+
+    def __init__(self, embed_dim: int, hidden_dim: int, bound: str):
+        super().__init__()
+
+    def forward(self, embedded: Tensor, words: Tensor) -> Tensor:
+        """Zeros ``[batch, n+1, n]`` for embeddings ``[n, batch, embed_dim]``."""
+        length, batch = embedded.shape[:2]
+        return embedded.new_zeros(batch, length + 1, length)
+
+
+SCORERS = {"parser": ArcScorer, "uniform": UniformArcs}
+
+
+class ParserAttention(nn.Module):
+    """Soft heads: the expectation of each word's head (Kim et al. 2017, sections 3.2 and 4.1).
+
+    Args:
+        scorer: of arcs, such as :class:`ArcScorer`
+        state_dim: size of a word's state, and of the learned state of the root
+        distribution: a key of :data:`HEADS`
+        roots: ``"multi"``, any number of words hang on the root, as in the paper; ``"single"``, exactly one does
+    """
+
+    def __init__(self, scorer: nn.Module, state_dim: int, distribution: str, roots: str):
+        super().__init__()
+        self.scorer = scorer
+        self.root_state = nn.Parameter(torch.randn(state_dim))
+        self.heads: Callable[..., StructuredDistribution] = HEADS[distribution]
+        self.roots = roots
+
+    def forward(self, embedded: Tensor, states: Tensor, lengths: Tensor) -> SoftHeads:
+        """Parses a batch of sentences.
+
+        Args:
+            embedded: ``[src_len, batch, embed_dim]``, right-padded, ``</s>`` last
+            states: ``[batch, src_len, state_dim]``, what the expectation is taken of
+            lengths: ``[batch]``, ``</s>`` included
+        """
+        words = (lengths - 1).clamp(min=0)
+        scores = self.scorer(embedded[:-1], words)
+        # Below float32 inference would not be exact.
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        distribution = self.heads(scores, words, self.roots)
+        root = self.root_state.to(states.dtype).expand(states.size(0), 1, -1)
+        marginals = distribution.marginals.to(states.dtype)
+        expected = torch.bmm(marginals.transpose(1, 2), torch.cat((root, states[:, :-1]), 1))
+        return SoftHeads(distribution, F.pad(expected, (0, 0, 0, 1)))

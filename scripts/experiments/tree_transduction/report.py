@@ -1,0 +1,157 @@
+"""Collects the runs of ``run.sh``: results.json, the table in the README, and the pictures.
+
+python scripts/experiments/tree_transduction/report.py WORK_DIR
+"""
+
+import argparse
+import glob
+import json
+import os
+import statistics
+import sys
+from typing import Dict, List
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", ".."))
+from results import add_rows, put_table, read_results, sources  # noqa: E402
+
+DEPTHS = (2, 3, 4, 5, 6)
+# Kim et al. 2017, table 2: "no atten", "simple", "structured".
+PUBLISHED = {
+    "none": (7.6, 4.1, 2.8, 2.1, 1.5),
+    "flat": (87.4, 49.6, 23.3, 15.0, 8.5),
+    "tree": (99.2, 87.0, 64.5, 30.8, 18.2),
+}
+# fairseq's names of the validation sets; the first, of depths 2 to 4, chooses the checkpoint.
+VALIDATION = {"valid": "chosen", "valid1": 2, "valid2": 3, "valid3": 4, "valid4": 5, "valid5": 6}
+
+
+def learning_curve(log: str) -> List[Dict[str, float]]:
+    """Length to failure of each validation set at the end of each epoch."""
+    epochs: Dict[int, Dict[str, float]] = {}
+    with open(log, encoding="utf-8") as lines:
+        for record in (json.loads(line) for line in lines if line.startswith('{"')):
+            for subset, depth in VALIDATION.items():
+                if f"{subset}_length_to_failure" in record:
+                    value = float(record[f"{subset}_length_to_failure"])
+                    epochs.setdefault(record["epoch"], {})[f"depth{depth}"] = value
+    return [epochs[epoch] for epoch in sorted(epochs)]
+
+
+def rows_of(folder: str) -> List[Dict]:
+    """Results of one run: of the test set, and of the validation sets at the epoch whose checkpoint was taken."""
+    name, _, seed = os.path.basename(folder).rpartition("-")
+    system, _, setting = name.partition(".")
+    own = {"system": system, "setting": setting, "seed": int(seed)}
+    curve = learning_curve(os.path.join(folder, "train.log"))
+    best = max(curve, key=lambda epoch: epoch["depthchosen"])
+    found = [("valid", f"length_to_failure@{depth}", value) for depth, value in best.items() if depth != "depthchosen"]
+    found += [
+        ("valid", f"length_to_failure@depth3_after_epoch{n}", epoch["depth3"]) for n, epoch in enumerate(curve, 1)
+    ]
+    for file in ("test.json", "brackets.json"):
+        with open(os.path.join(folder, file), encoding="utf-8") as lines:
+            found += [("test", metric, value) for metric, value in json.load(lines).items()]
+    return [{**own, "split": split, "metric": metric, "value": value} for split, metric, value in found]
+
+
+def means(rows: List[Dict], split: str, metric: str) -> Dict[str, List[float]]:
+    """Values over seeds, by ``system.setting``."""
+    found: Dict[str, List[float]] = {}
+    for row in rows:
+        if (row["split"], row["metric"]) == (split, metric):
+            found.setdefault(f"{row['system']}.{row['setting']}", []).append(row["value"])
+    return found
+
+
+def cell(values: List[float]) -> str:
+    if not values:
+        return ""
+    return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def table(rows: List[Dict]) -> str:
+    """Length to failure by depth beside the published one, and recovered brackets."""
+    heads = ["system", "setting", "seeds", *(f"depth {depth}" for depth in DEPTHS), "brackets", "by chance"]
+    lines = [heads, ["---"] * len(heads)]
+    for system, values in PUBLISHED.items():
+        lines.append([system, "Kim et al. 2017", "", *map(str, values), "", ""])
+    names = list(dict.fromkeys((row["system"], row["setting"]) for row in rows))
+    scores = [means(rows, "test", f"length_to_failure@depth{depth}") for depth in DEPTHS]
+    for system, setting in names:
+        name = f"{system}.{setting}"
+        seeds = len(scores[0][name])
+        found = [_over_depths(rows, name, kind) for kind in ("model", "uniform")]
+        lines.append([system, setting, str(seeds), *(cell(score[name]) for score in scores), *map(cell, found)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _over_depths(rows: List[Dict], name: str, kind: str) -> List[float]:
+    """Mean over depths of the recovered brackets, for each seed."""
+    by_depth = [means(rows, "test", f"brackets_{kind}@depth{depth}").get(name, []) for depth in DEPTHS]
+    return [statistics.mean(values) for values in zip(*by_depth)]
+
+
+def plot(rows: List[Dict], folder: str) -> None:
+    """``by_depth.png`` and ``learning.png``."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    settings = {"none.sgd": "none", "flat.sgd": "flat", "tree.sgd": "tree", "uniform.sgd": "uniform trees"}
+    scores = [means(rows, "test", f"length_to_failure@depth{depth}") for depth in DEPTHS]
+    figure, axes = pyplot.subplots(figsize=(5, 3.5))
+    for number, (name, label) in enumerate(settings.items()):
+        values = [score[name] for score in scores if name in score]
+        if values:
+            spread = [statistics.pstdev(value) for value in values]
+            axes.errorbar(
+                DEPTHS, list(map(statistics.mean, values)), spread, label=label, color=f"C{number}", capsize=3
+            )
+        if label in PUBLISHED:
+            axes.plot(DEPTHS, PUBLISHED[label], "--", color=f"C{number}", alpha=0.6)
+    _finish(figure, axes, "depth", "right before the first error, %", os.path.join(folder, "by_depth.png"), DEPTHS)
+    figure, axes = pyplot.subplots(figsize=(5, 3.5))
+    for number, (name, label) in enumerate(settings.items()):
+        curve = []
+        while name in means(rows, "valid", f"length_to_failure@depth3_after_epoch{len(curve) + 1}"):
+            values = means(rows, "valid", f"length_to_failure@depth3_after_epoch{len(curve) + 1}")[name]
+            curve.append((min(values), statistics.mean(values), max(values)))
+        if curve:
+            epochs = range(1, len(curve) + 1)
+            least, mean, most = zip(*curve)
+            axes.plot(epochs, mean, label=label, color=f"C{number}")
+            axes.fill_between(epochs, least, most, color=f"C{number}", alpha=0.2, linewidth=0)
+    _finish(figure, axes, "epoch", "validation, depth 3, %", os.path.join(folder, "learning.png"))
+
+
+def _finish(figure, axes, x: str, y: str, path: str, ticks=None) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_ylim(0, 102)
+    if ticks:
+        axes.set_xticks(ticks)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", metavar="WORK_DIR")
+    parser.add_argument("--command", default="bash scripts/experiments/tree_transduction/run.sh")
+    options = parser.parse_args()
+    done = sorted(os.path.dirname(path) for path in glob.glob(os.path.join(options.work, "*", "brackets.json")))
+    if not done:
+        sys.exit(f"error: no finished run in {options.work}; run run.sh first")
+    results = os.path.join(HERE, "results.json")
+    add_rows(results, options.command, [row for folder in done for row in rows_of(folder)])
+    content = read_results(results)
+    put_table(os.path.join(HERE, "README.md"), f"{table(content['rows'])}\n\n{sources(content)}")
+    plot(content["rows"], HERE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Tree transduction (Kim et al. 2017, section 4.1): formulas from prefix to infix notation, three seeds of each system.
+#
+#     bash scripts/experiments/tree_transduction/run.sh [WORK_DIR] [SYSTEM.SETTING ...]
+#
+# WORK_DIR (default: tree_transduction) takes the data, checkpoints and logs. Without names every system is trained in every
+# setting below. Interrupted, it continues; what is done is not repeated. SEEDS and JOBS (trainings at a time, default 1)
+# may be set; each training uses one core.
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+here=scripts/experiments/tree_transduction
+work=${1:-tree_transduction}
+shift || true
+seeds=${SEEDS:-1 2 3}
+jobs=${JOBS:-1}
+python=${PYTHON:-python}
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+mkdir -p "$work"
+
+depths=(2 3 4 5 6)
+all=(none.sgd flat.sgd tree.sgd nonprojective.sgd uniform.sgd flat.sgd_no_tanh tree.sgd_no_tanh flat.adam tree.adam
+    flat.sgd_paper_init tree.sgd_paper_init tree.best)
+
+# Of fairseq-train, for each system and each setting.
+system_options() {
+    case "$1" in
+        none) echo --arch structattn_rnn_flat --source-attention none ;;
+        flat) echo --arch structattn_rnn_flat ;;
+        tree) echo --arch structattn_rnn_tree ;;
+        nonprojective) echo --arch structattn_rnn_tree_nonprojective ;;
+        uniform) echo --arch structattn_rnn_tree --arc-score uniform ;;
+        *) echo "unknown system $1" >&2 && return 1 ;;
+    esac
+}
+
+cosine() { # LEARNING_RATE EPOCHS, 750 updates each
+    echo --lr "$1" --lr-scheduler cosine --warmup-updates 100 --min-lr 0.0001 --max-update "$(($2 * 750))"
+}
+
+setting_options() {
+    local sgd="--optimizer sgd $(cosine 1.0 13)"
+    case "$1" in
+        sgd) echo "$sgd" --init-range 0 ;;
+        sgd_no_tanh) echo "$sgd" --init-range 0 --arc-bound none ;;
+        sgd_paper_init) echo "$sgd" --init-range 0.1 ;;
+        best) echo --optimizer sgd "$(cosine 1.0 30)" --init-range 0 --arc-bound none ;;
+        adam) echo --optimizer adam "$(cosine 0.003 20)" --init-range 0 ;;
+        *) echo "unknown setting $1" >&2 && return 1 ;;
+    esac
+}
+
+prepare() {
+    [ ! -e "$work/bin/done" ] || return 0
+    "$python" scripts/prepare/tree_transduction.py --dest "$work/data"
+    rm -rf "$work/bin"
+    "$python" -m fairseq_cli.preprocess --source-lang prefix --target-lang infix --trainpref "$work/data/train" \
+        --validpref "$work/data/valid$(printf ",$work/data/valid.depth%s" "${depths[@]}")" \
+        --testpref "$(printf ",$work/data/test.depth%s" "${depths[@]}" | cut -c2-)" --destdir "$work/bin" \
+        > "$work/preprocess.log" 2>&1 || { tail -n 20 "$work/preprocess.log"; return 1; }
+    touch "$work/bin/done"
+}
+
+train() { # SYSTEM SETTING SEED
+    local folder="$work/$1.$2-$3" options
+    mkdir -p "$folder"
+    [ ! -e "$folder/trained" ] || return 0
+    echo "== $1 ($2), seed $3: training, log in $folder/train.log"
+    options="$(system_options "$1") $(setting_options "$2")"
+    # shellcheck disable=SC2086  # options are words
+    "$python" -m fairseq_cli.train "$work/bin" --user-dir fairseq_structattn --task translation $options --seed "$3" \
+        --criterion structattn_label_smoothed_cross_entropy --report-length-to-failure \
+        --batch-size 20 --required-batch-size-multiple 1 --clip-norm 5 --num-workers 0 \
+        --valid-subset valid,valid1,valid2,valid3,valid4,valid5 --ignore-unused-valid-subsets \
+        --best-checkpoint-metric length_to_failure --maximize-best-checkpoint-metric \
+        --save-dir "$folder" --no-epoch-checkpoints --log-format json --log-interval 250 \
+        --log-file "$folder/train.log" > "$folder/console.log" 2>&1 || { tail -n 20 "$folder/console.log"; return 1; }
+    touch "$folder/trained"
+}
+
+translate() { # SYSTEM SETTING SEED; greedily: up to the first error it makes no difference
+    local folder="$work/$1.$2-$3" subsets=() number=0 depth
+    for depth in "${depths[@]}"; do
+        local subset="test$([ "$number" = 0 ] || echo "$number")" output="$folder/test.depth$depth.txt"
+        number=$((number + 1))
+        subsets+=(--subset "depth$depth" "$output" "$work/data/test.depth$depth.infix")
+        [ ! -e "$output" ] || continue
+        "$python" -m fairseq_cli.generate "$work/bin" --user-dir fairseq_structattn --path "$folder/checkpoint_best.pt" \
+            --gen-subset "$subset" --beam 1 --batch-size 50 --max-len-a 0 --max-len-b 250 --num-workers 0 \
+            > "$output.tmp" 2> "$folder/generate.log" || { tail -n 20 "$folder/generate.log"; return 1; }
+        mv "$output.tmp" "$output"
+    done
+    "$python" scripts/analysis/length_to_failure.py "${subsets[@]}" --output "$folder/test.json" > "$folder/score.log"
+    "$python" $here/brackets.py "$folder/checkpoint_best.pt" "$work/bin" --output "$folder/brackets.json" >> "$folder/score.log"
+}
+
+one() { # SYSTEM.SETTING SEED
+    train "${1%%.*}" "${1#*.}" "$2" && translate "${1%%.*}" "${1#*.}" "$2"
+}
+
+prepare
+failed=0
+for seed in $seeds; do
+    for name in "${@:-${all[@]}}"; do
+        if [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; then wait -n || failed=1; fi
+        one "$name" "$seed" &
+    done
+done
+while [ "$(jobs -rp | wc -l)" -gt 0 ]; do wait -n || failed=1; done
+[ "$failed" = 0 ] || { echo "a run failed, see above; run again to continue"; exit 1; }
+"$python" $here/report.py "$work" --command "SEEDS='$seeds' bash $here/run.sh"
