@@ -4,11 +4,15 @@ numba leaves vector instructions to LLVM's loop vectoriser, which keeps no eight
 to them. These few operations, emitted as LLVM vector code, do. LLVM splits them where registers are narrower.
 """
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
 
+from .compiled import subroutine
+
 LANES = 8
+BYTES = 8
 
 _VECTOR = ir.VectorType(ir.DoubleType(), LANES)
 _INTEGERS = ir.VectorType(ir.IntType(64), LANES)
@@ -32,6 +36,15 @@ _LANES = LanesType()
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager, numba_type):
         super().__init__(manager, numba_type, _VECTOR)
+
+
+@subroutine
+def empty_lanes(count):
+    """An empty float64 array of ``count`` numbers, which begins with a cache line: what is read from two lines takes
+    twice as long."""
+    room = np.empty(count + LANES)
+    skipped = -(room.ctypes.data // BYTES) % LANES
+    return room[skipped : skipped + count]
 
 
 @intrinsic

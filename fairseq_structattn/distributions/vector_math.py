@@ -10,7 +10,8 @@ import numpy as np
 
 from .compiled import inlined
 
-LOG2_E = 1 / math.log(2)
+LN2 = math.log(2)
+LOG2_E = 1 / LN2
 # ln 2 as a sum whose first term has so few digits that its multiples by an exponent are exact.
 LN2_HIGH = 0.6931471804855391
 LN2_LOW = 7.440617110012397e-11

@@ -523,6 +523,42 @@ def test_a_chain_does_not_depend_on_its_neighbours(backend, n):
         close(torch.autograd.grad(alone.marginals, own, upstream[i : i + 1])[0][0], gradient[i])
 
 
+@pytest.mark.parametrize("coupling", (-75.0, -74.0, 74.0, 75.0, 76.0))
+def test_scores_at_the_end_of_the_range_of_odds(coupling):
+    odds = pytest.importorskip("fairseq_structattn.distributions.linear_chain.cpu_odds")
+    assert odds.LARGEST_COUPLING == 75
+    choices = torch.tensor([-INF, -odds.LARGEST_FIELD - 1, -odds.LARGEST_FIELD, 0, 1, odds.LARGEST_FIELD]).double()
+    fields = choices[torch.randint(6, (100, 9))]
+    # Beyond the range nothing is taken for in range: these chains are all their neighbours, too.
+    fields[::7] = odds.LARGEST_FIELD + 1
+    upstream, found = torch.randn(100, 9).double(), {}
+    for name in ("cpu", "reference"):
+        inputs = fields.clone().requires_grad_(), torch.tensor(coupling).double().requires_grad_()
+        with use_backend(name):
+            chain = LinearChain.from_fields(*inputs)
+            loss = (chain.marginals * upstream).sum() + chain.log_partition.sin().sum()
+            found[name] = (chain.log_partition, chain.marginals) + torch.autograd.grad(loss, inputs)
+    for actual, expected in zip(found["cpu"], found["reference"]):
+        assert expected.isfinite().all()
+        close(actual, expected, 1e-11)
+
+
+def test_a_chain_out_of_range_leaves_every_bit_of_its_neighbours():
+    pytest.importorskip("numba")
+    unary, pairwise = random_chains(40, 20)
+    upstream = torch.randn(40, 20).double()
+    large = unary.detach().clone().requires_grad_()
+    large.data[3, 5] = 300
+    results = []
+    for scores in (unary, large):
+        marginals = LinearChain(scores, pairwise).marginals
+        results.append((marginals, torch.autograd.grad(marginals, scores, upstream)[0]))
+    others = torch.arange(40) != 3
+    for one, other in zip(*results):
+        assert torch.equal(one[others], other[others])
+        assert not torch.equal(one[3], other[3])
+
+
 def test_each_implementation_runs_where_it_should(monkeypatch):
     cpu_log_odds = pytest.importorskip("fairseq_structattn.distributions.linear_chain.cpu_log_odds")
     calls = []

@@ -54,3 +54,14 @@ def test_loads_and_stores_need_no_alignment():
         target[:] = 0
         run(target, source, at)
         assert target.tolist() == [2 * x + 1 if at <= x < at + simd.LANES else 0 for x in source]
+
+
+@pytest.mark.parametrize("count", (0, 1, 8, 1001))
+def test_empty_lanes_begin_with_a_cache_line(count):
+    @compiled.subroutine
+    def run(count):
+        return simd.empty_lanes(count)
+
+    room = run(count)
+    assert room.shape == (count,) and room.dtype == np.float64
+    assert room.ctypes.data % 64 == 0

@@ -2,7 +2,8 @@
 
 A block of neighbouring chains is treated at once, with positions first, so that each step is a loop over contiguous
 float64 numbers. The backward pass computes the messages again, each together with its derivative in the direction of
-the upstream gradient: nothing but the arguments is kept for it.
+the upstream gradient: nothing but the arguments is kept for it. Chains whose scores are of a usual size are left to
+:mod:`.cpu_odds`, each by itself, so that none depends on its neighbours.
 """
 
 from typing import Optional, Tuple
@@ -14,10 +15,11 @@ from torch import Tensor
 from ..compiled import inlined, kernel, over_batch, subroutine
 from ..semirings import NEGATIVE_INFINITY
 from ..vector_math import exp, log
+from . import cpu_odds as odds
 from .cpu import tables_of_chains
 
 # Chains side by side.
-WIDTH = 32
+WIDTH = odds.WIDTH
 # A product of so many numbers up to 2 is finite.
 MOST_FACTORS = 1000
 
@@ -86,16 +88,24 @@ def _run(kernel, unary: Tensor, *others: Tensor) -> None:
 def _forward(first, stride, unary, tables, lengths, log_partition, marginals, edges):
     n = unary.shape[1]
     fields, coupling, left = np.empty((n, WIDTH)), np.empty((n + 1, WIDTH)), np.empty((n, WIDTH))
-    right, selected, total = np.empty((n + 1, WIDTH)), np.empty((n, WIDTH)), np.empty(WIDTH)
+    right, selected, weights = np.empty((n + 1, WIDTH)), np.empty((n, WIDTH)), np.empty((n, WIDTH))
+    constant, total, usual, every = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH), np.ones(WIDTH)
     for start in range(first * WIDTH, unary.shape[0], stride * WIDTH):
-        _load_fields(start, unary, tables, lengths, fields, coupling, total)
-        _left_messages(fields, coupling, left, total)
-        _right_messages(fields, coupling, left, right, selected)
-        _store(start, selected, marginals)
-        for w in range(min(WIDTH, unary.shape[0] - start)):
-            log_partition[start + w] = total[w]
+        _load_fields(start, unary, tables, lengths, fields, coupling, constant)
+        in_range = odds.count_in_range(fields, coupling, usual)
+        if in_range < WIDTH or edges.shape[0] > 0:
+            total[:] = constant
+            _left_messages(fields, coupling, left, total)
+            _right_messages(fields, coupling, left, right, selected)
+            _store(start, every, selected, total, marginals, log_partition)
         if edges.shape[0] > 0:
             _store_edges(start, lengths, coupling, right, selected, edges)
+        elif in_range > 0:
+            total[:] = constant
+            odds.exponentiate(coupling, tables.shape[1] == 1)
+            odds.left_messages(fields, coupling, weights, left, total)
+            odds.right_messages(coupling, weights, left, selected)
+            _store(start, usual, selected, total, marginals, log_partition)
 
 
 @kernel
@@ -103,15 +113,23 @@ def _backward(first, stride, unary, tables, lengths, on_log_partition, on_margin
     n = unary.shape[1]
     fields, coupling, direction = np.empty((n, WIDTH)), np.empty((n + 1, WIDTH)), np.empty((n, WIDTH))
     edge_direction, left, left_tangent = np.empty((n + 1, WIDTH)), np.empty((n, WIDTH)), np.empty((n, WIDTH))
-    on_fields, on_coupling = np.empty((n, WIDTH)), np.empty((n, WIDTH))
-    scale, constant = np.empty(WIDTH), np.empty(WIDTH)
+    on_fields, on_coupling, weights = np.empty((n, WIDTH)), np.empty((n, WIDTH)), np.empty((n, WIDTH))
+    scale, constant, usual, every = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH), np.ones(WIDTH)
     for start in range(first * WIDTH, unary.shape[0], stride * WIDTH):
         _load_fields(start, unary, tables, lengths, fields, coupling, constant)
         _load_direction(start, lengths, on_log_partition, on_marginals, on_edges, scale, direction, edge_direction)
-        _left_tangents(fields, coupling, direction, edge_direction, left, left_tangent)
-        _gradients(fields, coupling, direction, edge_direction, left, left_tangent, scale, on_fields, on_coupling)
-        _store(start, on_fields, on_unary)
-        _store_table_gradients(start, lengths, scale, on_fields, on_coupling, on_tables)
+        in_range = odds.count_in_range(fields, coupling, usual)
+        if in_range < WIDTH:
+            _left_tangents(fields, coupling, direction, edge_direction, left, left_tangent)
+            _gradients(fields, coupling, direction, edge_direction, left, left_tangent, scale, on_fields, on_coupling)
+            _store_gradients(start, every, lengths, scale, on_fields, on_coupling, on_unary, on_tables)
+        if in_range > 0:
+            odds.exponentiate(coupling, tables.shape[1] == 1)
+            odds.left_tangents(fields, coupling, direction, edge_direction, weights, left, left_tangent)
+            odds.gradients(
+                coupling, direction, edge_direction, weights, left, left_tangent, scale, on_fields, on_coupling
+            )
+            _store_gradients(start, usual, lengths, scale, on_fields, on_coupling, on_unary, on_tables)
 
 
 # Parts of the kernels, for a block of chains
@@ -277,10 +295,13 @@ def _load_direction(start, lengths, on_log_partition, on_marginals, on_edges, sc
 
 
 @subroutine
-def _store(start, rows, matrix):
+def _store(start, wanted, rows, values, matrix, vector):
+    """``rows`` ``[n, WIDTH]`` and ``values`` ``[WIDTH]`` of the wanted chains of a block, 1.0 or 0.0 for each."""
     for w in range(min(WIDTH, matrix.shape[0] - start)):
-        for i in range(matrix.shape[1]):
-            matrix[start + w, i] = rows[i, w]
+        if wanted[w]:
+            vector[start + w] = values[w]
+            for i in range(matrix.shape[1]):
+                matrix[start + w, i] = rows[i, w]
 
 
 @subroutine
@@ -300,21 +321,40 @@ def _store_edges(start, lengths, coupling, right, selected, edges):
 
 
 @subroutine
-def _store_table_gradients(start, lengths, scale, on_fields, on_coupling, on_tables):
-    """The gradient of each table, added up for a chain that has but one."""
-    edges = on_fields.shape[0] - 1
+def _store_gradients(start, wanted, lengths, scale, on_fields, on_coupling, on_unary, on_tables):
+    """The gradients of the wanted chains; that of the tables added up for a chain that has but one."""
+    for w in range(min(WIDTH, on_unary.shape[0] - start)):
+        if wanted[w]:
+            for i in range(on_unary.shape[1]):
+                on_unary[start + w, i] = on_fields[i, w]
+    if on_tables.shape[1] == 1:
+        _store_sum(start, wanted, lengths, scale, on_fields, on_coupling, on_tables)
+        return
     for w in range(min(WIDTH, on_tables.shape[0] - start)):
-        length = lengths[start + w]
-        stay, left, right, both = 0.0, 0.0, 0.0, 0.0
-        for i in range(length - 1):
-            if on_tables.shape[1] == edges:
-                stay, left, right, both = 0.0, 0.0, 0.0, 0.0
-            stay += scale[w]
-            left += on_fields[i, w]
-            right += on_fields[i + 1, w]
-            both += on_coupling[i, w]
-            e = i if on_tables.shape[1] == edges else 0
-            on_tables[start + w, e, 0, 0] = stay - left - right + both
-            on_tables[start + w, e, 0, 1] = right - both
-            on_tables[start + w, e, 1, 0] = left - both
-            on_tables[start + w, e, 1, 1] = both
+        for i in range(lengths[start + w] - 1 if wanted[w] else 0):
+            _store_table(scale[w], on_fields[i, w], on_fields[i + 1, w], on_coupling[i, w], on_tables[start + w, i])
+
+
+@subroutine
+def _store_sum(start, wanted, lengths, scale, on_fields, on_coupling, on_tables):
+    """The gradient of one table for all edges; what is computed in padding is 0."""
+    edges, left, right, both = np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH)
+    for w in range(WIDTH):
+        edges[w] = max(_length(start, lengths, w) - 1, 0)
+    for i in range(on_fields.shape[0] - 1):
+        for w in range(WIDTH):
+            left[w] += on_fields[i, w] if i < edges[w] else 0.0
+            right[w] += on_fields[i + 1, w]
+            both[w] += on_coupling[i, w]
+    for w in range(min(WIDTH, on_tables.shape[0] - start)):
+        if wanted[w]:
+            _store_table(edges[w] * scale[w], left[w], right[w], both[w], on_tables[start + w, 0])
+
+
+@inlined
+def _store_table(stay, left, right, both, on_table):
+    """From the gradients of a constant, of the fields on either side and of the coupling."""
+    on_table[0, 0] = stay - left - right + both
+    on_table[0, 1] = right - both
+    on_table[1, 0] = left - both
+    on_table[1, 1] = both

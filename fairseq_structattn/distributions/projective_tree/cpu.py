@@ -22,7 +22,9 @@ from torch import Tensor
 
 from ..compiled import kernel, over_batch, subroutine
 from ..semirings import NEGATIVE_INFINITY
+from ..simd import empty_lanes
 from ..trees import NO_HEAD
+from ..vector_math import exp
 from .inside_outside import (
     BOTH,
     CHARTS,
@@ -84,7 +86,7 @@ def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Te
     # Two choices for each arc: where the halves under it meet, and what lies beyond it.
     uniforms = torch.rand(count, batch, 2 * n, dtype=torch.double)
     scores = _lowered(scores.double())[0]
-    problem = _array(scores), _array(scores.exp()), _array(lengths), single_root
+    problem = _array(scores), _array(lengths), single_root
     over_batch(_sample, batch, *problem, uniforms.numpy(), heads.numpy())
     return heads
 
@@ -99,7 +101,7 @@ class _Expectations(torch.autograd.Function):
         scaled = torch.zeros(lengths.shape, dtype=torch.bool)
         log_partition = torch.full(lengths.shape, NEGATIVE_INFINITY, dtype=torch.double)
         marginals = torch.zeros(scores.shape, dtype=torch.double)
-        problem = _array(scores), _array(scores.exp()), _array(lengths), single_root
+        problem = _array(scores), _array(lengths), single_root
         over_batch(_forward, len(scores), *problem, scaled.numpy(), log_partition.numpy(), marginals.numpy())
         # Not the charts: to fill them in again takes no longer than to fetch them from memory.
         ctx.save_for_backward(scores, lengths, scaled, marginals)
@@ -112,7 +114,7 @@ class _Expectations(torch.autograd.Function):
         scores, lengths, scaled, marginals = ctx.saved_tensors
         gradient = torch.zeros_like(marginals)
         if grad_marginals is not None:
-            problem = _array(scores), _array(scores.exp()), _array(lengths), ctx.single_root, scaled.numpy()
+            problem = _array(scores), _array(lengths), ctx.single_root, scaled.numpy()
             over_batch(_backward, len(scores), *problem, _array(grad_marginals), gradient.numpy())
         if grad_log_partition is not None:
             gradient.addcmul_(marginals, grad_log_partition[:, None, None])
@@ -134,13 +136,13 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 @kernel
-def _forward(first, stride, scores, weights, lengths, single_root, scaled, log_partition, marginals):
+def _forward(first, stride, scores, lengths, single_root, scaled, log_partition, marginals):
     room = CHARTS * chart_size(scores.shape[2])
-    values, units = np.empty(room), np.empty(room)
+    values, units = empty_lanes(room), empty_lanes(room)
     for item in range(first, len(lengths), stride):
         n = lengths[item]
         top = whole_sentence(n)
-        scaled[item] = _inside(scores[item], weights[item], values, units, n, single_root)
+        scaled[item] = _inside(scores[item], values, units, n, single_root)
         if values[top] == 0 or (single_root and n == 0):
             continue
         log_partition[item] = math.log(values[top]) + (units[top] * LOG_2 if scaled[item] else 0.0)
@@ -154,14 +156,14 @@ def _forward(first, stride, scores, weights, lengths, single_root, scaled, log_p
 
 
 @kernel
-def _backward(first, stride, scores, weights, lengths, single_root, scaled, directions, gradient):
+def _backward(first, stride, scores, lengths, single_root, scaled, directions, gradient):
     room = CHARTS * chart_size(scores.shape[2])
-    values, units, tangents = np.empty(room), np.empty(room), np.empty(room)
+    values, units, tangents = empty_lanes(room), empty_lanes(room), empty_lanes(room)
     for item in range(first, len(lengths), stride):
         n = lengths[item]
         top = whole_sentence(n)
         around_top = OUTSIDE * chart_size(n) + top
-        _set_weights(scores[item], weights[item], values, units, n, scaled[item])
+        _set_weights(scores[item], values, units, n, scaled[item])
         _set_directions(directions[item], values, tangents, n)
         if scaled[item]:
             inside_scaled_dual((values, units, tangents), n, single_root)
@@ -183,7 +185,7 @@ def _backward(first, stride, scores, weights, lengths, single_root, scaled, dire
 @kernel
 def _argmax(first, stride, scores, lengths, single_root, heads):
     most = scores.shape[2]
-    best = np.empty(CHARTS * chart_size(most))
+    best = empty_lanes(CHARTS * chart_size(most))
     stack, no_uniforms = np.empty((2 * most + 2, 3), np.int64), np.empty(0)
     for item in range(first, len(lengths), stride):
         n = lengths[item]
@@ -198,13 +200,13 @@ def _argmax(first, stride, scores, lengths, single_root, heads):
 
 
 @kernel
-def _sample(first, stride, scores, weights, lengths, single_root, uniforms, heads):
+def _sample(first, stride, scores, lengths, single_root, uniforms, heads):
     most = scores.shape[2]
-    values, units = np.empty(CHARTS * chart_size(most)), np.empty(CHARTS * chart_size(most))
+    values, units = empty_lanes(CHARTS * chart_size(most)), empty_lanes(CHARTS * chart_size(most))
     stack = np.empty((2 * most + 2, 3), np.int64)
     for item in range(first, len(lengths), stride):
         n = lengths[item]
-        if not _inside(scores[item], weights[item], values, units, n, single_root):
+        if not _inside(scores[item], values, units, n, single_root):
             units[:] = 0
         if values[whole_sentence(n)] > 0:
             for draw in range(len(heads)):
@@ -215,28 +217,31 @@ def _sample(first, stride, scores, weights, lengths, single_root, uniforms, head
 
 
 @subroutine
-def _inside(scores, weights, values, units, n, single_root):
-    """The inside charts of lowered scores and their exponentials; returns whether they are scaled."""
-    _set_weights(scores, weights, values, units, n, False)
+def _inside(scores, values, units, n, single_root):
+    """The inside charts of lowered scores; returns whether they are scaled."""
+    _set_weights(scores, values, units, n, False)
     inside_numbers((values,), n, single_root)
     # Not so for NaN, which is to come out as it went in.
     scaled = values[whole_sentence(n)] < SMALLEST_PARTITION
     if scaled:
-        _set_weights(scores, weights, values, units, n, True)
+        _set_weights(scores, values, units, n, True)
         inside_scaled((values, units), n, single_root)
     return scaled
 
 
 @subroutine
-def _set_weights(scores, weights, values, units, n, scaled):
+def _set_weights(scores, values, units, n, scaled):
     clear(values, 0.0, 1.0, n)
     if scaled:
         clear(units, NEGATIVE_INFINITY, 0.0, n)
+    weights = np.empty(n)
     for head in range(n + 1):
+        for word in range(n):
+            weights[word] = exp(scores[head, word])
         for word in range(1, n + 1):
             if head != word:
                 at = arc_position(RIGHT_WEIGHT, LEFT_WEIGHT, head, word, n)
-                values[at] = weights[head, word - 1]
+                values[at] = weights[word - 1]
                 if scaled:
                     values[at], units[at] = _scaled_exp(scores[head, word - 1])
 

@@ -83,17 +83,17 @@ def inside(step):
         size, stride = chart_size(n), stride_of(n)
         both, right, left = BOTH * size, RIGHT * size, LEFT * size
         right_arc, left_arc = RIGHT_ARC * size, LEFT_ARC * size
-        for width in range(1, n + 1):
-            row = width * stride
-            for start in range(0, n + 1 - width, LANES):
-                at, after_start = row + start, row + start - stride + 1
+        for start in range(n - n % LANES, -1, -LANES):
+            for width in range(1, n + 1 - start):
+                at = width * stride + start
+                after_start = at - stride + 1
                 step(charts, both + at, right + start, stride, left + after_start, 1 - stride, width)
                 step(charts, right_arc + at, both + at, 0, RIGHT_WEIGHT * size + at, 0, 1)
                 step(charts, left_arc + at, both + at, 0, LEFT_WEIGHT * size + at, 0, 1)
                 step(charts, right + at, right_arc + stride + start, stride, right + after_start, 1 - stride, width)
                 step(charts, left + at, left + start, stride, left_arc + at, 1 - stride, width)
-            if single_root and width < n:
-                _forbid_second_root(charts, right + row, left + row)
+                if single_root and start == 0 and width < n:
+                    _forbid_second_root(charts, right + at, left + at)
 
     return recursion
 
@@ -115,10 +115,10 @@ def outside(step):
             (OUTSIDE + RIGHT_ARC) * size,
             (OUTSIDE + LEFT_ARC) * size,
         )
-        for width in range(n, 0, -1):
-            row, above = width * stride, (width + 1) * stride
-            for start in range(0, n + 1 - width, LANES):
-                at, end = row + start, start + width
+        for start in range(0, n, LANES):
+            for width in range(n - start, 0, -1):
+                row, above, end = width * stride, (width + 1) * stride, start + width
+                at = row + start
                 # How many longer spans begin with the first of the eight, and how many end with the last.
                 begin, finish = n - end, min(n - width, start + LANES - 1)
                 # right as the left part of both, and as the right part of right
@@ -156,28 +156,31 @@ def _forbid_second_root(charts, right_of_root, left_of_root):
 def _add_products(charts, target, a, a_step, b, b_step, count):
     """``(values,)``: numbers."""
     (values,) = charts
-    total = load(values, target)
-    for _ in range(count):
+    total, other = load(values, target), fill(0.0)
+    for _ in range(count // 2):
         total = multiply_add(load(values, a), load(values, b), total)
-        a += a_step
-        b += b_step
-    store(values, target, total)
+        other = multiply_add(load(values, a + a_step), load(values, b + b_step), other)
+        a += 2 * a_step
+        b += 2 * b_step
+    if count % 2:
+        total = multiply_add(load(values, a), load(values, b), total)
+    store(values, target, add(total, other))
 
 
 @subroutine
 def _add_dual(charts, target, a, a_step, b, b_step, count):
     """``(values, tangents)``: numbers and their derivatives."""
     values, tangents = charts
-    total, change = load(values, target), load(tangents, target)
+    total, change, other = load(values, target), load(tangents, target), fill(0.0)
     for _ in range(count):
         value_a, value_b = load(values, a), load(values, b)
         total = multiply_add(value_a, value_b, total)
         change = multiply_add(load(tangents, a), value_b, change)
-        change = multiply_add(value_a, load(tangents, b), change)
+        other = multiply_add(value_a, load(tangents, b), other)
         a += a_step
         b += b_step
     store(values, target, total)
-    store(tangents, target, change)
+    store(tangents, target, add(change, other))
 
 
 @subroutine
