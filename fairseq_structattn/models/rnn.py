@@ -116,11 +116,14 @@ class RNNEncoder(FairseqEncoder):
             options.encoder_bidirectional,
             options.dropout_of("layer_dropout"),
         )
-        self.parser = _build_parser(options, self.rnn.output_dim)
+        self.parser = _build_parser(options)
         self.max_source_positions = options.max_source_positions
         # Belongs to the attention, but is applied here, once per sentence.
         self.key_projection = nn.Identity() if attention is None else attention.score.key_projection
         self.arc_scorer = _build_scorer(options) if attention and attention.distribution.needs_arcs else None
+        # The first symbol of every sentence for those that parse: "$" in Kim et al. 2017, section 4.1.
+        parses = self.parser is not None or self.arc_scorer is not None
+        self.root = nn.Parameter(torch.randn(embed_tokens.embedding_dim)) if parses else None
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **unused) -> EncoderOutput:
         """Encodes a batch.
@@ -130,14 +133,13 @@ class RNNEncoder(FairseqEncoder):
                 sentence
             src_lengths: not used, padding is recognised by its symbol
         """
-        embedded, lengths, left_padding = self._embed(src_tokens)
-        states, finals = self.rnn(embedded, lengths)
-        states = states.transpose(0, 1)
+        embedded, states, finals, lengths, left_padding = self._read(src_tokens)
+        words = states if self.root is None else states[:, 1:]
         if self.parser is not None:
-            states = torch.cat((states, self.parser(embedded, states, lengths).vectors), -1)
-        states = F.dropout(states, self.dropout_out, self.training)
+            words = torch.cat((words, self.parser(embedded, states, lengths).vectors), -1)
+        words = F.dropout(words, self.dropout_out, self.training)
         arcs = None if self.arc_scorer is None else self.arc_scorer(embedded[:-1], (lengths - 1).clamp(min=0))
-        return EncoderOutput(self.key_projection(states), states, lengths, left_padding, finals, arcs)
+        return EncoderOutput(self.key_projection(words), words, lengths, left_padding, finals, arcs)
 
     def source_attention(self, src_tokens: Tensor) -> SoftHeads:
         """What ``--source-attention`` finds in a batch ``[batch, src_len]``, padded on either side: the distribution
@@ -148,16 +150,21 @@ class RNNEncoder(FairseqEncoder):
         """
         if self.parser is None:
             raise ValueError("this model was trained with --source-attention none: it has no trees to show")
-        embedded, lengths, _ = self._embed(src_tokens)
-        states, _ = self.rnn(embedded, lengths)
-        return self.parser(embedded, states.transpose(0, 1), lengths)
+        embedded, states, _, lengths, _ = self._read(src_tokens)
+        return self.parser(embedded, states, lengths)
 
-    def _embed(self, src_tokens: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """Embeddings ``[src_len, batch, embed_dim]``, right-padded; lengths and left padding, each ``[batch]``."""
+    def _read(self, src_tokens: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Right-padded embeddings ``[src_len, batch, embed_dim]`` and states ``[batch, src_len, state_dim]``, in either
+        the root first if there is one; final states; lengths, without the root, and left padding, each ``[batch]``."""
         lengths = src_tokens.ne(self.padding_idx).sum(1)
         left_padding = src_tokens.ne(self.padding_idx).cumsum(1).eq(0).sum(1)
-        embedded = self.embed_tokens(rotate_left(src_tokens, left_padding))
-        return F.dropout(embedded, self.dropout_in, self.training).transpose(0, 1), lengths, left_padding
+        embedded = self.embed_tokens(rotate_left(src_tokens, left_padding)).transpose(0, 1)
+        if self.root is not None:
+            root = self.root.to(embedded.dtype).expand(1, embedded.size(1), -1)
+            embedded = torch.cat((root, embedded))
+        embedded = F.dropout(embedded, self.dropout_in, self.training)
+        states, finals = self.rnn(embedded, lengths if self.root is None else lengths + 1)
+        return embedded, states.transpose(0, 1), finals, lengths, left_padding
 
     def reorder_encoder_out(self, encoder_out: EncoderOutput, new_order: Tensor) -> EncoderOutput:
         """See :meth:`EncoderOutput.reorder`."""
@@ -377,10 +384,10 @@ def rotate_right(columns: Tensor, shift: Tensor) -> Tensor:
     return rotate_left(columns, -shift)
 
 
-def _build_parser(options: RNNOptions, state_dim: int) -> Optional[ParserAttention]:
+def _build_parser(options: RNNOptions) -> Optional[ParserAttention]:
     if options.source_attention == NO_ATTENTION:
         return None
-    return ParserAttention(_build_scorer(options), state_dim, options.source_attention, options.tree_roots)
+    return ParserAttention(_build_scorer(options), options.source_attention, options.tree_roots)
 
 
 def _build_scorer(options: RNNOptions) -> nn.Module:

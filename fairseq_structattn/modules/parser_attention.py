@@ -34,7 +34,7 @@ class SoftHeads(NamedTuple):
 
 
 class ArcScorer(nn.Module):
-    """Scores of all arcs between the words of a sentence and from a learned root symbol before them.
+    """Scores of all arcs between the words of a sentence and from the root symbol before them.
 
     ``θ(h → m) = s·tanh(W₁ x_h + W₂ x_m + b)`` with states x of a bidirectional LSTM over root and words (Kim et al.
     2017, section 4.1 and appendix A.1; the scorer of Kiperwasser & Goldberg 2016). The paper puts a tanh around it.
@@ -47,7 +47,6 @@ class ArcScorer(nn.Module):
 
     def __init__(self, embed_dim: int, hidden_dim: int, bound: str):
         super().__init__()
-        self.root = nn.Parameter(torch.randn(embed_dim))
         self.rnn = SentenceRNN("lstm", embed_dim, hidden_dim, layers=1, bidirectional=True, dropout=0.0)
         self.head_projection = nn.Linear(self.rnn.output_dim, hidden_dim, bias=False)
         self.dependent_projection = nn.Linear(self.rnn.output_dim, hidden_dim)
@@ -55,9 +54,9 @@ class ArcScorer(nn.Module):
         self.bound = bound
 
     def forward(self, embedded: Tensor, words: Tensor) -> Tensor:
-        """Scores ``[batch, n+1, n]`` for embeddings ``[n, batch, embed_dim]``, of which ``words`` ``[batch]`` count."""
-        root = self.root.to(embedded.dtype).expand(1, embedded.size(1), -1)
-        states, _ = self.rnn(torch.cat((root, embedded)), words + 1)
+        """Scores ``[batch, n+1, n]`` for embeddings ``[n+1, batch, embed_dim]`` of the root and n words, of which
+        ``words`` ``[batch]`` count."""
+        states, _ = self.rnn(embedded, words + 1)
         states = states.transpose(0, 1)
         heads, dependents = self.head_projection(states), self.dependent_projection(states[:, 1:])
         scores = self.energy(torch.tanh(heads.unsqueeze(2) + dependents.unsqueeze(1))).squeeze(-1)
@@ -71,9 +70,9 @@ class UniformArcs(nn.Module):
         super().__init__()
 
     def forward(self, embedded: Tensor, words: Tensor) -> Tensor:
-        """Zeros ``[batch, n+1, n]`` for embeddings ``[n, batch, embed_dim]``."""
-        length, batch = embedded.shape[:2]
-        return embedded.new_zeros(batch, length + 1, length)
+        """Zeros ``[batch, n+1, n]`` for embeddings ``[n+1, batch, embed_dim]``."""
+        nodes, batch = embedded.shape[:2]
+        return embedded.new_zeros(batch, nodes, nodes - 1)
 
 
 SCORERS = {"parser": ArcScorer, "uniform": UniformArcs}
@@ -84,32 +83,29 @@ class ParserAttention(nn.Module):
 
     Args:
         scorer: of arcs, such as :class:`ArcScorer`
-        state_dim: size of a word's state, and of the learned state of the root
         distribution: a key of :data:`HEADS`
         roots: ``"multi"``, any number of words hang on the root, as in the paper; ``"single"``, exactly one does
     """
 
-    def __init__(self, scorer: nn.Module, state_dim: int, distribution: str, roots: str):
+    def __init__(self, scorer: nn.Module, distribution: str, roots: str):
         super().__init__()
         self.scorer = scorer
-        self.root_state = nn.Parameter(torch.randn(state_dim))
         self.heads: Callable[..., StructuredDistribution] = HEADS[distribution]
         self.roots = roots
 
     def forward(self, embedded: Tensor, states: Tensor, lengths: Tensor) -> SoftHeads:
-        """Parses a batch of sentences.
+        """Parses a batch of sentences, right-padded, the root symbol first and ``</s>`` last.
 
         Args:
-            embedded: ``[src_len, batch, embed_dim]``, right-padded, ``</s>`` last
-            states: ``[batch, src_len, state_dim]``, what the expectation is taken of
-            lengths: ``[batch]``, ``</s>`` included
+            embedded: ``[1 + src_len, batch, embed_dim]``
+            states: ``[batch, 1 + src_len, state_dim]``, what the expectation is taken of
+            lengths: ``[batch]``, ``</s>`` included, the root not
         """
         words = (lengths - 1).clamp(min=0)
         scores = self.scorer(embedded[:-1], words)
         # Below float32 inference would not be exact.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         distribution = self.heads(scores, words, self.roots)
-        root = self.root_state.to(states.dtype).expand(states.size(0), 1, -1)
         marginals = distribution.marginals.to(states.dtype)
-        expected = torch.bmm(marginals.transpose(1, 2), torch.cat((root, states[:, :-1]), 1))
+        expected = torch.bmm(marginals.transpose(1, 2), states[:, :-1])
         return SoftHeads(distribution, F.pad(expected, (0, 0, 0, 1)))

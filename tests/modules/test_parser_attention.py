@@ -13,12 +13,13 @@ LENGTHS = torch.tensor([6, 1, 3, 2])  # with </s>
 @pytest.fixture
 def inputs():
     torch.manual_seed(0)
-    return torch.randn(6, 4, EMBED, dtype=torch.double), torch.randn(4, 6, STATE, dtype=torch.double)
+    # The root first.
+    return torch.randn(7, 4, EMBED, dtype=torch.double), torch.randn(4, 7, STATE, dtype=torch.double)
 
 
 def parser(distribution="projective-tree", roots="multi", bound="none"):
     torch.manual_seed(1)
-    return ParserAttention(ArcScorer(EMBED, 5, bound), STATE, distribution, roots).double()
+    return ParserAttention(ArcScorer(EMBED, 5, bound), distribution, roots).double()
 
 
 def test_arc_scores_follow_the_formula(inputs):
@@ -26,7 +27,7 @@ def test_arc_scores_follow_the_formula(inputs):
     scorer = parser().scorer
     scores = scorer(embedded[:-1], LENGTHS - 1)
     words = 2
-    sentence = torch.cat((scorer.root.unsqueeze(0), embedded[:words, 2])).unsqueeze(1)
+    sentence = embedded[: words + 1, 2].unsqueeze(1)
     states, _ = scorer.rnn(sentence, torch.tensor([words + 1]))
     for head in range(words + 1):
         for word in range(words):
@@ -45,10 +46,9 @@ def test_vectors_are_expected_heads_and_nothing_for_the_end_of_a_sentence(inputs
     module = parser()
     heads = module(embedded, states, LENGTHS)
     for item, words in enumerate((LENGTHS - 1).tolist()):
-        scores = module.scorer(embedded[:words, item : item + 1], torch.tensor([words]))
+        scores = module.scorer(embedded[: words + 1, item : item + 1], torch.tensor([words]))
         marginals = ProjectiveTree(scores).marginals[0]
-        candidates = torch.cat((module.root_state.unsqueeze(0), states[item, :words]))
-        torch.testing.assert_close(heads.vectors[item, :words], marginals.t() @ candidates)
+        torch.testing.assert_close(heads.vectors[item, :words], marginals.t() @ states[item, : words + 1])
         assert not heads.vectors[item, words:].any()
 
 
@@ -72,6 +72,6 @@ def test_gradients_reach_every_parameter(inputs, distribution):
 
 
 def test_uniform_trees_need_no_words(inputs):
-    module = ParserAttention(UniformArcs(EMBED, 5, "none"), STATE, "projective-tree", "multi").double()
+    module = ParserAttention(UniformArcs(EMBED, 5, "none"), "projective-tree", "multi").double()
     heads = module(*inputs, LENGTHS).distribution
     torch.testing.assert_close(heads.log_partition.exp(), heads.support_size)
