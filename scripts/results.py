@@ -15,7 +15,7 @@ import statistics
 import sys
 from collections import OrderedDict
 from importlib import metadata
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 PACKAGES = ("torch", "numpy", "sacrebleu", "fairseq", "ve-fairseq", "fairseq-fixed")
@@ -71,6 +71,13 @@ def add_rows(path: str, command: str, rows: List[Dict]) -> None:
     merged = OrderedDict((key(row), row) for row in [*results["rows"], *rows])
     content = {"command": command, "versions": versions(), "machine": machine(), "rows": list(merged.values())}
     write_json(path, content)
+
+
+def replace_rows(path: str, content: Dict, same: Sequence[str]) -> None:
+    """Writes results; of an older file at `path` stay the rows that agree with no new one in all the columns `same`."""
+    new = {tuple(row[column] for column in same) for row in content["rows"]}
+    kept = [row for row in read_results(path)["rows"] if tuple(row[column] for column in same) not in new]
+    write_json(path, {**content, "rows": kept + content["rows"]})
 
 
 def epochs(path: str, marker: str = "train_wps") -> List[Dict]:

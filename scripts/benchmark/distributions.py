@@ -26,7 +26,7 @@ from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradi
 from fairseq_structattn.distributions.projective_tree.signed_log import marginals as paper_trees
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from results import machine, read_results, versions, write_json  # noqa: E402
+from results import machine, read_results, replace_rows, versions  # noqa: E402
 
 OURS = "fairseq_structattn"
 # Items whose results are compared; in float64 and with a tape over the recursion, all would take long.
@@ -355,18 +355,13 @@ def main() -> None:
 
 def write(output: str, rows: List[Dict]) -> None:
     """Adds the rows of one job to a file of results, in the place of older ones of the same job."""
-
-    def key(row: Dict) -> tuple:
-        return row["job"], row["batch"], row["length"]
-
-    kept = [row for row in read_results(output)["rows"] if key(row) != key(rows[0])]
     content = {
         "command": "python scripts/benchmark/distributions.py",
         "versions": versions("numba", "torch-struct", "supar"),
         "machine": f"{machine()}, {torch.get_num_threads()} threads",
-        "rows": kept + rows,
+        "rows": rows,
     }
-    write_json(output, content)
+    replace_rows(output, content, ("job", "batch", "length"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Target words per second of training: stock ``lstm`` and this package's models at equal sizes, in one run.
 
     python scripts/benchmark/training_speed.py BIN_DIR
+    python scripts/benchmark/training_speed.py BIN_DIR --systems flat,tree --source-length 40 --batch-size 32
 
 The systems take turns, update by update, on the same batches of real sentences, so that what else the machine does
 falls on all of them alike. An update is what fairseq-train does: forward pass, loss, backward pass, clipping, Adam.
@@ -21,7 +22,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 import fairseq_structattn  # noqa: F401  (registers the architectures)
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from results import machine, versions, write_json  # noqa: E402
+from results import machine, replace_rows, versions  # noqa: E402
 
 SIZES = (
     "--encoder-embed-dim 256 --encoder-hidden-size 256 --encoder-layers 1 --encoder-bidirectional "
@@ -34,8 +35,12 @@ SYSTEMS = {
     "luong_general_input_feeding": "--arch structattn_rnn_luong_general --input-feeding",
     "crf": "--arch structattn_rnn_crf --decoder-start bridge",
     "bahdanau": "--arch structattn_rnn_bahdanau",
+    "flat": "--arch structattn_rnn_flat",
+    "tree": "--arch structattn_rnn_tree",
+    "tree_nonprojective": "--arch structattn_rnn_tree_nonprojective",
+    "treedec": "--arch structattn_rnn_treedec",
 }
-BASELINES = ("lstm", "luong_general")
+BASELINES = ("lstm", "luong_general", "flat")
 
 
 class Trained:
@@ -43,7 +48,7 @@ class Trained:
 
     def __init__(self, data: str, arguments: List[str], max_tokens: int, device: torch.device):
         parser = options.get_training_parser()
-        argv = [data, "--max-tokens", str(max_tokens), *SIZES, *arguments]
+        argv = [data, "--max-tokens", str(max_tokens), *arguments]
         argv += ["--optimizer", "adam", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
         self.config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
         self.task = tasks.setup_task(self.config.task)
@@ -78,8 +83,29 @@ def sample_batches(trained: Trained, count: int, max_tokens: int, device: torch.
     return [utils.move_to_cuda(batch) for batch in batches] if device.type == "cuda" else batches
 
 
-def measure(systems: Sequence[str], batches: List[Dict], trained: Dict[str, Trained], rounds: int) -> List[Dict]:
-    """Rows of words per second, and ratios to each baseline from the times of the same batch."""
+def batches_of_length(trained: Trained, count: int, length: int, size: int, device: torch.device) -> List[Dict]:
+    """`count` batches of `size` training sentences with `length` source words."""
+    trained.task.load_dataset("train")
+    dataset = trained.task.dataset("train")
+    # Sizes count </s>.
+    found = [index for index in range(len(dataset)) if dataset.src_sizes[index] == length + 1]
+    if len(found) < count * size:
+        sys.exit(f"error: {len(found)} sentences have {length} source words, {count} batches of {size} need more")
+    chosen = [found[start : start + size] for start in range(0, count * size, size)]
+    batches = [dataset.collater([dataset[index] for index in indices]) for indices in chosen]
+    return [utils.move_to_cuda(batch) for batch in batches] if device.type == "cuda" else batches
+
+
+def description(arguments: argparse.Namespace) -> str:
+    """What is unusual about the batches and the models."""
+    batches = f", {arguments.batch_size} sentences of {arguments.source_length} words"
+    return (batches if arguments.source_length else "") + (", sizes of the presets" if arguments.preset_sizes else "")
+
+
+def measure(
+    systems: Sequence[str], batches: List[Dict], trained: Dict[str, Trained], rounds: int, data: str
+) -> List[Dict]:
+    """Rows of words per second on `data`, and ratios to each baseline from the times of the same batch."""
     for system in systems:
         for batch in batches[:2]:
             trained[system].update(batch)
@@ -97,7 +123,7 @@ def measure(systems: Sequence[str], batches: List[Dict], trained: Dict[str, Trai
             pairs = zip(trained[baseline].seconds, trained[system].seconds)
             rows.append(
                 {
-                    "job": f"training step against {baseline}",
+                    "job": f"training step against {baseline}{data}",
                     "system": system,
                     "words_per_second": round(words / sum(trained[system].seconds)),
                     "ratio": round(statistics.median(other / own for other, own in pairs), 3),
@@ -112,6 +138,11 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma separated (default: all)")
     parser.add_argument("--max-tokens", type=int, default=3000, help="tokens of a batch (default: 3000)")
     parser.add_argument("--batches", type=int, default=10, help="different batches (default: 10)")
+    parser.add_argument("--source-length", type=int, help="only sentences of so many source words")
+    parser.add_argument("--batch-size", type=int, default=32, help="of these sentences (default: 32)")
+    parser.add_argument(
+        "--preset-sizes", action="store_true", help="the sizes of each system's preset instead of equal ones"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="updates of each system on each batch (default: 3)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     default_output = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results", "training_speed.json")
@@ -122,16 +153,23 @@ def main() -> None:
     if unknown:
         parser.error(f"--systems {','.join(unknown)}: not known, choose from {', '.join(SYSTEMS)}")
     device = torch.device(arguments.device)
-    trained = {name: Trained(arguments.data, SYSTEMS[name].split(), arguments.max_tokens, device) for name in systems}
-    batches = sample_batches(trained[systems[0]], arguments.batches, arguments.max_tokens, device)
-    rows = measure(systems, batches, trained, arguments.rounds)
+    sizes = [] if arguments.preset_sizes else SIZES
+    trained = {
+        name: Trained(arguments.data, SYSTEMS[name].split() + sizes, arguments.max_tokens, device) for name in systems
+    }
+    first = trained[systems[0]]
+    if arguments.source_length is None:
+        batches = sample_batches(first, arguments.batches, arguments.max_tokens, device)
+    else:
+        batches = batches_of_length(first, arguments.batches, arguments.source_length, arguments.batch_size, device)
+    rows = measure(systems, batches, trained, arguments.rounds, description(arguments))
     for row in rows:
-        print(f"{row['job']:40} {row['system']:30} {row['words_per_second']:8} words/s  {row['ratio']:6.3f}x")
+        print(f"{row['job']:80} {row['system']:30} {row['words_per_second']:8} words/s  {row['ratio']:6.3f}x")
     os.makedirs(os.path.dirname(arguments.output), exist_ok=True)
     command = "python scripts/benchmark/training_speed.py BIN_DIR"
     threads = torch.get_num_threads()
     content = {"command": command, "versions": versions(), "machine": f"{machine()}, {threads} threads", "rows": rows}
-    write_json(arguments.output, content)
+    replace_rows(arguments.output, content, ("job", "system"))
 
 
 if __name__ == "__main__":

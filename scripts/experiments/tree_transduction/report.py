@@ -49,7 +49,7 @@ def rows_of(folder: str) -> List[Dict]:
     found += [
         ("valid", f"length_to_failure@depth3_after_epoch{n}", epoch["depth3"]) for n, epoch in enumerate(curve, 1)
     ]
-    for file in ("test.json", "brackets.json"):
+    for file in ("test.json", "induced_trees.json"):
         with open(os.path.join(folder, file), encoding="utf-8") as lines:
             found += [("test", metric, value) for metric, value in json.load(lines).items()]
     return [{**own, "split": split, "metric": metric, "value": value} for split, metric, value in found]
@@ -72,23 +72,31 @@ def cell(values: List[float]) -> str:
 
 def table(rows: List[Dict]) -> str:
     """Length to failure by depth beside the published one, and recovered brackets."""
-    heads = ["system", "setting", "seeds", *(f"depth {depth}" for depth in DEPTHS), "brackets", "by chance"]
+    heads = [
+        "system",
+        "setting",
+        "seeds",
+        *(f"depth {depth}" for depth in DEPTHS),
+        "brackets",
+        "by chance",
+        "previous word",
+    ]
     lines = [heads, ["---"] * len(heads)]
     for system, values in PUBLISHED.items():
-        lines.append([system, "Kim et al. 2017", "", *map(str, values), "", ""])
+        lines.append([system, "Kim et al. 2017", "", *map(str, values), "", "", ""])
     names = list(dict.fromkeys((row["system"], row["setting"]) for row in rows))
     scores = [means(rows, "test", f"length_to_failure@depth{depth}") for depth in DEPTHS]
     for system, setting in names:
         name = f"{system}.{setting}"
         seeds = len(scores[0][name])
-        found = [_over_depths(rows, name, kind) for kind in ("model", "uniform")]
+        found = [_over_depths(rows, name, kind) for kind in ("brackets_model", "brackets_uniform", "previous_model")]
         lines.append([system, setting, str(seeds), *(cell(score[name]) for score in scores), *map(cell, found)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _over_depths(rows: List[Dict], name: str, kind: str) -> List[float]:
-    """Mean over depths of the recovered brackets, for each seed."""
-    by_depth = [means(rows, "test", f"brackets_{kind}@depth{depth}").get(name, []) for depth in DEPTHS]
+def _over_depths(rows: List[Dict], name: str, metric: str) -> List[float]:
+    """Mean of a metric over depths, for each seed."""
+    by_depth = [means(rows, "test", f"{metric}@depth{depth}").get(name, []) for depth in DEPTHS]
     return [statistics.mean(values) for values in zip(*by_depth)]
 
 
@@ -143,7 +151,7 @@ def main() -> None:
     parser.add_argument("work", metavar="WORK_DIR")
     parser.add_argument("--command", default="bash scripts/experiments/tree_transduction/run.sh")
     options = parser.parse_args()
-    done = sorted(os.path.dirname(path) for path in glob.glob(os.path.join(options.work, "*", "brackets.json")))
+    done = sorted(os.path.dirname(path) for path in glob.glob(os.path.join(options.work, "*", "induced_trees.json")))
     if not done:
         sys.exit(f"error: no finished run in {options.work}; run run.sh first")
     results = os.path.join(HERE, "results.json")

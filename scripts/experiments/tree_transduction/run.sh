@@ -90,7 +90,8 @@ translate() { # SYSTEM SETTING SEED; greedily: up to the first error it makes no
         mv "$output.tmp" "$output"
     done
     "$python" scripts/analysis/length_to_failure.py "${subsets[@]}" --output "$folder/test.json" > "$folder/score.log"
-    "$python" $here/brackets.py "$folder/checkpoint_best.pt" "$work/bin" --output "$folder/brackets.json" >> "$folder/score.log"
+    "$python" $here/induced_trees.py "$folder/checkpoint_best.pt" "$work/bin" --output "$folder/induced_trees.json" \
+        >> "$folder/score.log"
 }
 
 one() { # SYSTEM.SETTING SEED

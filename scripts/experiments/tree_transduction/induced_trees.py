@@ -1,17 +1,20 @@
-"""Do the trees mean anything? The share of a formula's brackets that the best trees of a model recover.
+"""Do the trees mean anything? How far the heads that a model finds follow the brackets of a formula, or its order.
 
-    python scripts/experiments/tree_transduction/brackets.py CHECKPOINT BIN_DIR --output brackets.json
+    python scripts/experiments/tree_transduction/induced_trees.py CHECKPOINT BIN_DIR --output induced_trees.json
 
-A bracket is recovered if the tokens from ( to ) are a word of the tree with all that hangs on it, near or far. The
-outermost bracket, which is the whole sentence, is not counted. The best tree is that of the projective trees with the
-model's arc scores; for a model without parser, and beside every model, a tree drawn uniformly from all projective trees
-tells what chance does (``uniform``).
+``brackets``: the share of a formula's brackets that the best tree recovers. A bracket is recovered if the tokens from (
+to ) are a word of the tree with all that hangs on it, near or far. The outermost bracket, which is the whole sentence,
+is not counted. The best tree is that of the projective trees with the model's arc scores; for a model without parser,
+and beside every model, a tree drawn uniformly from all projective trees tells what chance does (``uniform``).
+
+``previous``: the probability that the head of a word is what stands before it, the root for the first word, in percent
+and on average over words.
 """
 
 import argparse
 import os
 import sys
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Set, Tuple
 
 import torch
 from fairseq import checkpoint_utils
@@ -60,14 +63,23 @@ def heads_of(tree: Tensor) -> List[int]:
     return tree.argmax(0).tolist()
 
 
-def trees(model, tokens: Tensor) -> Dict[str, Optional[ProjectiveTree]]:
-    """The model's projective trees, if it has a parser, and uniform ones, for one sentence."""
-    words = tokens.numel() - 1
-    found = {"uniform": ProjectiveTree(torch.zeros(1, words + 1, words))}
-    if model.encoder.parser is not None:
-        heads = model.encoder.source_attention(tokens.unsqueeze(0)).distribution
-        found["model"] = ProjectiveTree(heads.arc_scores)
-    return found
+class Counts:
+    """Counts for one kind of tree, over the formulas of one depth."""
+
+    def __init__(self) -> None:
+        self.brackets, self.recovered, self.words, self.previous = 0, 0, 0, 0.0
+
+    def add(self, tokens: List[str], tree: Tensor, marginals: Tensor) -> None:
+        """One formula, with its tree and the marginals of all arcs, each ``[n+1, n]``."""
+        right, total = recovered(heads_of(tree), tokens)
+        self.recovered, self.brackets = self.recovered + right, self.brackets + total
+        self.previous, self.words = self.previous + marginals.diagonal().sum().item(), self.words + len(tokens)
+
+    def percentages(self) -> Dict[str, float]:
+        return {
+            "brackets": round(100 * self.recovered / self.brackets, 2),
+            "previous": round(100 * self.previous / self.words, 2),
+        }
 
 
 def measure(checkpoint: str, data: str) -> Dict[str, float]:
@@ -78,16 +90,17 @@ def measure(checkpoint: str, data: str) -> Dict[str, float]:
     scores = {}
     for subset, depth in DEPTHS.items():
         task.load_dataset(subset)
-        counts: Dict[str, List[int]] = {}
+        counts = {"uniform": Counts()}
         for item in task.dataset(subset):
             tokens = task.source_dictionary.string(item["source"]).split()
-            for kind, distribution in trees(model, item["source"]).items():
-                tree = distribution.argmax if kind == "model" else distribution.sample()
-                right, total = recovered(heads_of(tree[0]), tokens)
-                count = counts.setdefault(kind, [0, 0])
-                count[0], count[1] = count[0] + right, count[1] + total
-        for kind, (right, total) in counts.items():
-            scores[f"brackets_{kind}@depth{depth}"] = round(100 * right / total, 2)
+            uniform = ProjectiveTree(torch.zeros(len(tokens) + 1, len(tokens)))
+            counts["uniform"].add(tokens, uniform.sample(), uniform.marginals)
+            if model.encoder.parser is not None:
+                heads = model.encoder.source_attention(item["source"].unsqueeze(0)).distribution
+                best = ProjectiveTree(heads.arc_scores).argmax[0]
+                counts.setdefault("model", Counts()).add(tokens, best, heads.marginals[0])
+        for kind, count in counts.items():
+            scores.update({f"{name}_{kind}@depth{depth}": value for name, value in count.percentages().items()})
     return scores
 
 
