@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .registry import register_distribution
 from .semirings import NEGATIVE_INFINITY, LogSemiring, one_hot_sample
-from .structured import StructuredDistribution, split_positions
+from .structured import StructuredDistribution, cached, split_positions
 
 
 @register_distribution("softmax")
@@ -36,24 +36,37 @@ class Categorical(StructuredDistribution):
         """Number of positions, ``[*batch]`` in float64."""
         return self.lengths.double()
 
-    def _inference(self) -> Tuple[Tensor, Tensor]:
-        logits = self._without_padding(self._logits.to(self.compute_dtype), NEGATIVE_INFINITY)
-        impossible = (logits == NEGATIVE_INFINITY).all(-1, keepdim=True)
+    @cached
+    def marginals(self) -> Tensor:
+        """Probability of each position, ``[*batch, n]``; exactly 0 in padding."""
+        # Without log Z, which a decoder would compute in vain at every step.
+        return self._public(self._probabilities)
+
+    @cached
+    def _probabilities(self) -> Tensor:
+        logits = self._masked_logits
         # A row of −inf would make softmax divide 0 by 0, and the NaN would survive a later mask in the gradient.
-        marginals = torch.softmax(logits.masked_fill(impossible, 0), -1).masked_fill(impossible, 0)
-        return LogSemiring.sum(logits, -1), self._without_padding(marginals)
+        finite = logits.clamp(min=torch.finfo(logits.dtype).min)
+        return torch.softmax(finite, -1).masked_fill(logits == NEGATIVE_INFINITY, 0)
+
+    @cached
+    def _masked_logits(self) -> Tensor:
+        return self._without_padding(self._logits.to(self.compute_dtype), NEGATIVE_INFINITY)
+
+    def _inference(self) -> Tuple[Tensor, Tensor]:
+        return LogSemiring.sum(self._masked_logits, -1), self._probabilities
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         return (self._without_padding(self._logits.to(self.compute_dtype)),)
 
     def _argmax(self) -> Tensor:
-        marginals = self._inferred[1].detach()
+        marginals = self._probabilities.detach()
         if self.max_length == 0:
             return marginals
         return torch.zeros_like(marginals).scatter_(-1, marginals.argmax(-1, keepdim=True), 1) * (marginals > 0)
 
     def _sample(self, sample_shape: torch.Size) -> Tensor:
-        marginals = self._inferred[1].expand(sample_shape + self.batch_shape + (self.max_length,))
+        marginals = self._probabilities.expand(sample_shape + self.batch_shape + (self.max_length,))
         return one_hot_sample(marginals, -1) if self.max_length > 0 else marginals
 
     def _in_support(self, structure: Tensor) -> Tensor:
