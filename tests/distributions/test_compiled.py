@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_structattn.distributions import compiled, use_backend
+from fairseq_structattn.distributions import compiled, triton_kernels, use_backend
 from fairseq_structattn.distributions.backend import compiled_for
 
 numba = pytest.importorskip("numba")
@@ -95,23 +95,65 @@ def test_functions_stay_plain_where_there_is_no_numba(monkeypatch):
     assert compiled.kernel_if_available(len) is len
 
 
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
 def test_backend_decides_by_device(monkeypatch):
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert compiled_for(cpu) == "cpu"
-    assert compiled_for(gpu) is None
+    monkeypatch.setattr(triton_kernels, "available", lambda: True)
+    assert compiled_for(CPU) == "cpu"
+    assert compiled_for(GPU) == "cuda"
+    assert compiled_for(torch.device("meta")) is None
     with use_backend("reference"):
-        assert compiled_for(cpu) is None
+        assert compiled_for(CPU) is compiled_for(GPU) is None
     with use_backend("cpu"):
-        assert compiled_for(cpu) == "cpu"
-        with pytest.raises(ValueError, match="'cpu' cannot compute on cuda"):
-            compiled_for(gpu)
+        assert compiled_for(CPU) == "cpu"
+        with pytest.raises(ValueError, match="'cpu' cannot compute on cuda; move the tensors or choose"):
+            compiled_for(GPU)
+
+
+def test_backend_cuda_computes_on_the_cpu_only_under_the_interpreter(monkeypatch):
+    monkeypatch.setattr(triton_kernels, "available", lambda: True)
+    with use_backend("cuda"):
+        assert compiled_for(GPU) == "cuda"
+        monkeypatch.setattr(triton_kernels, "interpreted", lambda: True)
+        assert compiled_for(CPU) == "cuda"
+        monkeypatch.setattr(triton_kernels, "interpreted", lambda: False)
+        with pytest.raises(ValueError, match="'cuda' cannot compute on cpu; .*TRITON_INTERPRET=1.*'reference'"):
+            compiled_for(CPU)
+    monkeypatch.setattr(triton_kernels, "interpreted", lambda: True)
+    assert compiled_for(CPU) == "cpu"
+
+
+@pytest.mark.parametrize("value", ("0", "1"))
+def test_interpreted_is_what_was_set_when_triton_was_imported(value):
+    pytest.importorskip("triton")
+    program = (
+        "import os, triton\n"
+        "from fairseq_structattn.distributions import triton_kernels\n"
+        "os.environ['TRITON_INTERPRET'] = '1'\n"
+        "print(triton_kernels.interpreted())\n"
+    )
+    command, environment = [sys.executable, "-c", program], dict(os.environ, TRITON_INTERPRET=value)
+    printed = subprocess.run(command, env=environment, check=True, timeout=60, stdout=subprocess.PIPE).stdout
+    assert printed.decode().strip() == str(value == "1")
+
+
+def test_next_power_of_two():
+    assert [triton_kernels.next_power_of_two(number) for number in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
+
+
+def test_plain_pytorch_serves_without_triton(monkeypatch):
+    monkeypatch.setattr(triton_kernels, "available", lambda: False)
+    assert compiled_for(GPU) is None
+    with use_backend("cuda"), pytest.raises(ImportError, match="pip install triton"):
+        compiled_for(GPU)
 
 
 def test_plain_pytorch_serves_without_numba(monkeypatch):
     monkeypatch.setattr(compiled, "available", lambda: False)
-    assert compiled_for(torch.device("cpu")) is None
+    assert compiled_for(CPU) is None
     with use_backend("cpu"), pytest.raises(ImportError, match="pip install numba"):
-        compiled_for(torch.device("cpu"))
+        compiled_for(CPU)
 
 
 def test_kept_machine_code_is_of_these_sources(monkeypatch):

@@ -274,7 +274,7 @@ def test_backend_from_environment_and_block(monkeypatch):
         assert current_backend() == "auto"
     assert current_backend() == "reference"
     monkeypatch.setenv("STRUCTATTN_BACKEND", "gpu")
-    with pytest.raises(ValueError, match="STRUCTATTN_BACKEND: unknown backend 'gpu'.*auto, cpu, reference"):
+    with pytest.raises(ValueError, match="STRUCTATTN_BACKEND: unknown backend 'gpu'.*auto, cuda, cpu, reference"):
         current_backend()
     with pytest.raises(ValueError, match="use_backend: unknown backend 'fast'"):
         with use_backend("fast"):

@@ -48,7 +48,12 @@ class ProjectiveTree(DependencyTree):
         return torch.tensor(counts, dtype=torch.double, device=self.device).reshape(self.batch_shape)
 
     def _algorithms(self) -> ModuleType:
-        if compiled_for(self.device) == "cpu":
+        kernels = compiled_for(self.device)
+        if kernels == "cuda":
+            from . import cuda
+
+            return cuda
+        if kernels == "cpu":
             from . import cpu
 
             return cpu

@@ -1,0 +1,198 @@
+"""Projective dependency trees on the GPU, in Triton. O(n²) memory, O(n³) time.
+
+The algorithm is that of :mod:`.cpu`. Two things differ. As the range of a float32 is small, every inside has a unit of
+its own: exact for scores of any size, without a second way for the few sentences that need it. And the backward pass
+reads the charts of the forward pass instead of filling them in again, so that it has only derivatives to compute.
+
+**Layout.** A program, several warps, treats a sentence: charts then stay in the cache of one multiprocessor (110 kB at
+64 words), and a barrier among its warps, one for each width, replaces a launch. Neighbouring lanes have neighbouring
+spans of one width, which lie side by side in the charts, and warps share out the split points. A sum is gathered by the
+span that it belongs to, in a fixed order.
+"""
+
+import math
+from typing import Tuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..semirings import NEGATIVE_INFINITY
+from ..triton_kernels import on_device_of
+from . import reference
+from .triton_inside_outside import (
+    CHARTS,
+    CHARTS_WITH_UNITS,
+    LEFT,
+    RIGHT,
+    chart_size,
+    inside,
+    inside_tangents,
+    outside,
+    outside_tangents,
+    row,
+    set_single_nodes,
+)
+from .triton_scaled import scaled_log
+
+argmax, sample = reference.argmax, reference.sample
+
+# How many spans and split points are treated at once, and by how many warps, where at most so many words are in a
+# sentence. Two programs of either kind have room on a multiprocessor: no more registers than 128 a thread.
+_TILES = ((32, {"SPANS": 32, "SPLITS": 8}, 4), (math.inf, {"SPANS": 64, "SPLITS": 8}, 8))
+
+
+def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+
+    Args:
+        scores: ``[batch, n+1, n]``, float32 or float64, −inf where there is no arc.
+        lengths: integers ``[batch]``.
+        single_root: count only the trees with one word under the root.
+    """
+    return _Expectations.apply(scores, lengths, single_root)
+
+
+class _Expectations(torch.autograd.Function):
+    """Scores ``[batch, n+1, n]`` → log Z ``[batch]`` and marginals ``[batch, n+1, n]``."""
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, lengths: Tensor, single_root: bool):
+        ctx.set_materialize_grads(False)
+        scores, lengths = scores.contiguous(), lengths.contiguous()
+        log_partition = scores.new_full(lengths.shape, NEGATIVE_INFINITY)
+        marginals = torch.zeros_like(scores)
+        values, units = _charts(scores, CHARTS), _charts(scores, CHARTS_WITH_UNITS)
+        _launch(_forward, scores, lengths, log_partition, marginals, values, units, int(single_root))
+        ctx.save_for_backward(lengths, marginals, values, units)
+        return log_partition, marginals
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_log_partition, grad_marginals):
+        lengths, marginals, values, units = ctx.saved_tensors
+        gradient = torch.zeros_like(marginals)
+        if grad_marginals is not None:
+            tangents = _charts(marginals, CHARTS)
+            direction = _centred(grad_marginals, marginals)
+            _launch(_backward, direction, lengths, marginals, values, units, tangents, gradient)
+        if grad_log_partition is not None:
+            gradient.addcmul_(marginals, grad_log_partition[:, None, None])
+        return gradient, None, None
+
+
+def _charts(scores: Tensor, count: tl.constexpr) -> Tensor:
+    """Room for charts of every sentence."""
+    batch, nodes, _ = scores.shape
+    spans = nodes * (nodes + 1) // 2
+    return torch.empty(batch, count.value, spans, dtype=scores.dtype, device=scores.device)
+
+
+def _centred(direction: Tensor, marginals: Tensor) -> Tensor:
+    """A direction less its expectation for each word, and without what it has for arcs that are never there.
+
+    A word has one head, so that a constant for a word changes nothing but the size of rounding errors.
+    """
+    direction = direction.masked_fill(marginals == 0, 0)
+    return (direction - (direction * marginals).sum(1, keepdim=True)).contiguous()
+
+
+def _launch(kernel: triton.JITFunction, scores: Tensor, *arguments) -> None:
+    """Run a kernel with a program for each item of its first argument, ``[batch, n+1, n]``."""
+    batch, _, n = scores.shape
+    if batch == 0:
+        return
+    constants, num_warps = next((constants, num_warps) for most, constants, num_warps in _TILES if n <= most)
+    with on_device_of(scores):
+        kernel[(batch,)](scores, *arguments, n, num_warps=num_warps, **constants)
+
+
+# Kernels
+
+
+@triton.jit(do_not_specialize=["single_root", "most"])
+def _forward(
+    scores,
+    lengths,
+    log_partition,
+    marginals,
+    values,
+    units,
+    single_root,
+    most,
+    SPANS: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    item = tl.program_id(0).to(tl.int64)
+    n = tl.load(lengths + item).to(tl.int32)
+    size = chart_size(most)
+    scores += item * (most + 1) * most
+    marginals += item * (most + 1) * most
+    values += item * CHARTS * size
+    units += item * CHARTS_WITH_UNITS * size
+    for first in range(0, n + 1, SPANS):
+        set_single_nodes(values, units, size, first + tl.arange(0, SPANS), n)
+    for width in range(1, n + 1):
+        tl.debug_barrier()
+        for first in range(0, n + 1 - width, SPANS):
+            starts = first + tl.arange(0, SPANS)
+            inside(scores, values, units, size, width, starts, n, most, single_root, SPLITS)
+    tl.debug_barrier()
+    top = RIGHT * size + row(n, n)
+    total = tl.load(values + top)
+    # Not so for NaN, which is to come out as it went in.
+    impossible = (total == 0) | ((single_root != 0) & (n == 0))
+    if not impossible:
+        tl.store(log_partition + item, scaled_log(total, tl.load(units + top)))
+        for step in range(n):
+            width = n - step
+            for first in range(0, n + 1 - width, SPANS):
+                starts = first + tl.arange(0, SPANS)
+                outside(marginals, values, units, size, width, starts, n, most, SPLITS)
+            tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["most"])
+def _backward(
+    directions, lengths, marginals, values, units, tangents, gradient, most, SPANS: tl.constexpr, SPLITS: tl.constexpr
+):
+    item = tl.program_id(0).to(tl.int64)
+    n = tl.load(lengths + item).to(tl.int32)
+    size = chart_size(most)
+    directions += item * (most + 1) * most
+    marginals += item * (most + 1) * most
+    gradient += item * (most + 1) * most
+    values += item * CHARTS * size
+    tangents += item * CHARTS * size
+    units += item * CHARTS_WITH_UNITS * size
+    possible = tl.load(values + RIGHT * size + row(n, n)) != 0
+    if possible:
+        for first in range(0, n + 1, SPANS):
+            nodes = first + tl.arange(0, SPANS)
+            nothing = tl.zeros((SPANS,), values.dtype.element_ty)
+            tl.store(tangents + RIGHT * size + nodes, nothing, mask=nodes <= n)
+            tl.store(tangents + LEFT * size + nodes, nothing, mask=nodes <= n)
+        for width in range(1, n + 1):
+            tl.debug_barrier()
+            for first in range(0, n + 1 - width, SPANS):
+                starts = first + tl.arange(0, SPANS)
+                inside_tangents(directions, values, units, tangents, size, width, starts, n, most, SPLITS)
+        for step in range(n):
+            tl.debug_barrier()
+            width = n - step
+            for first in range(0, n + 1 - width, SPANS):
+                starts = first + tl.arange(0, SPANS)
+                outside_tangents(
+                    directions, marginals, gradient, values, units, tangents, size, width, starts, n, most, SPLITS
+                )
+
+
+# What the launches above compile for float32.
+_POINTERS = ("scores", "log_partition", "marginals", "values", "units", "directions", "tangents", "gradient")
+_TYPES = dict(dict.fromkeys(_POINTERS, "*fp32"), lengths="*i64", single_root="i32", most="i32")
+CONFIGURATIONS = [
+    (kernel, {name: _TYPES[name] for name in kernel.arg_names if name in _TYPES}, constants, num_warps)
+    for kernel in (_forward, _backward)
+    for _, constants, num_warps in _TILES
+]

@@ -1,0 +1,77 @@
+"""Compile the Triton kernels of a module to machine code, which needs no GPU, and print what they take of one.
+
+    python offline_compile.py fairseq_structattn.distributions.linear_chain.cuda
+
+A line of JSON for each entry of the module's ``CONFIGURATIONS`` and each architecture. Triton must not be interpreting.
+"""
+
+import glob
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+CAPABILITIES = (80, 90)
+# Bytes that addresses are multiples of: those of tensors that PyTorch allocates are.
+ALIGNMENT = 16
+
+
+def compile_kernel(kernel, arguments, constants, num_warps, capability):
+    """The PTX of one configuration, as it is launched with tensors at aligned addresses."""
+    signature = dict(arguments, **{name: "constexpr" for name in constants})
+    pointers = [i for i, name in enumerate(kernel.arg_names) if arguments.get(name, "").startswith("*")]
+    aligned = {(i,): [["tt.divisibility", ALIGNMENT]] for i in pointers}
+    source = ASTSource(
+        fn=kernel,
+        signature={name: signature[name] for name in kernel.arg_names},
+        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+        attrs=aligned,
+    )
+    target = GPUTarget("cuda", capability, 32)
+    return triton.compile(source, target=target, options={"num_warps": num_warps}).asm["ptx"]
+
+
+def resources(ptx):
+    """Registers a thread, and bytes of spills and of shared memory, from the assembler's own report."""
+    target = re.search(r"\.target (sm_\w+)", ptx).group(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "kernel.ptx")
+        with open(path, "w") as file:
+            file.write(ptx)
+        report = assemble(path, target, os.path.join(scratch, "kernel.cubin"))
+    patterns = {
+        "registers": r"Used (\d+) registers",
+        "spill_stores": r"(\d+) bytes spill stores",
+        "spill_loads": r"(\d+) bytes spill loads",
+        "stack": r"(\d+) bytes stack frame",
+    }
+    return {name: int(re.search(pattern, report).group(1)) for name, pattern in patterns.items()}
+
+
+def assemble(path, target, output):
+    """The report of an assembler that knows the target and the version of the PTX: some releases of Triton have two."""
+    for assembler in sorted(glob.glob(os.path.join(os.path.dirname(triton.__file__), "backends/nvidia/bin/ptxas*"))):
+        command = [assembler, "-v", "-arch=" + target, path, "-o", output]
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if run.returncode == 0:
+            return run.stdout
+    raise RuntimeError(f"no assembler takes the kernel: {run.stdout}")
+
+
+def main(module):
+    for kernel, arguments, constants, num_warps in importlib.import_module(module).CONFIGURATIONS:
+        for capability in CAPABILITIES:
+            used = resources(compile_kernel(kernel, arguments, constants, num_warps, capability))
+            entry = dict(kernel=kernel.__name__, constants=constants, num_warps=num_warps, capability=capability)
+            print(json.dumps(dict(entry, **used)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
