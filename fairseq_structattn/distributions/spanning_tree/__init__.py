@@ -52,7 +52,12 @@ class SpanningTree(DependencyTree):
         return (n.clamp(min=1) ** (n - 1)).masked_fill(n == 0, 0)
 
     def _algorithms(self) -> ModuleType:
-        if self.max_length > 0 and compiled_for(self.device) == "cpu":
+        kernels = compiled_for(self.device) if self.max_length > 0 else None
+        if kernels == "cuda":
+            from . import cuda
+
+            return cuda
+        if kernels == "cpu":
             from . import cpu
 
             return cpu

@@ -1,0 +1,107 @@
+"""Spanning trees on the GPU: elimination in Triton kernels, with a backward pass in closed form.
+
+As on the CPU, the backward pass is the derivative, in the direction of the upstream gradient, of the sweeps that
+compute the marginals. Nothing waits for the device, and results do not change from run to run.
+"""
+
+from typing import Tuple
+
+import torch
+from torch import Tensor
+
+from ..triton_kernels import on_device_of
+from . import reference, register_tile
+
+# Tiles of words, and the warps that share one: what they hold has to fit in registers. A tile of 128 would not.
+WARPS = {16: 1, 32: 4, 64: 8}
+
+
+def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+
+    Sentences of more than 64 words, whose weights do not fit in registers, are left to the reference.
+
+    Args:
+        scores: ``[batch, n+1, n]``, n > 0, −inf where there is no arc, which includes padding and arcs from a word to
+            itself; float32 or float64.
+        lengths: integers ``[batch]``.
+        single_root: whether exactly one word hangs on the root.
+    """
+    if scores.shape[-1] > max(WARPS):
+        return reference.expectations(scores, lengths, single_root)
+    return _Elimination.apply(scores, lengths, single_root)
+
+
+def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and where there is none."""
+    return reference.argmax(scores, lengths, single_root)
+
+
+def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
+    from . import sampling
+
+    return sampling.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+
+
+class _Elimination(torch.autograd.Function):
+    """scores ``[batch, n+1, n]`` → log Z ``[batch]``, marginals ``[batch, n+1, n]``."""
+
+    @staticmethod
+    def forward(ctx, scores: Tensor, lengths: Tensor, single_root: bool):
+        ctx.set_materialize_grads(False)
+        ctx.single_root = single_root
+        batch, n = len(scores), scores.shape[-1]
+        scores, lengths = scores.contiguous(), lengths.contiguous()
+        turns = torch.empty(batch, n, dtype=torch.int32, device=scores.device)
+        mantissas, exponents, adjoint, marginals = (torch.empty_like(scores) for _ in range(4))
+        problem = scores, lengths, mantissas, exponents, scores.new_empty(batch, 2, n), turns
+        log_partition = scores.new_empty(batch)
+        _run(register_tile.eliminate, single_root, *problem, log_partition)
+        _run(register_tile.distribute, single_root, *problem, log_partition, adjoint, marginals)
+        ctx.save_for_backward(*problem, log_partition, adjoint, marginals)
+        return log_partition, marginals
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, on_log_partition, on_marginals):
+        *problem, log_partition, adjoint, marginals = ctx.saved_tensors
+        if on_log_partition is None:
+            on_log_partition = torch.zeros_like(log_partition)
+        if on_marginals is None:
+            possible = log_partition != float("-inf")
+            return torch.where(possible, on_log_partition, 0)[:, None, None] * marginals, None, None
+        on_log_partition, on_marginals = on_log_partition.contiguous(), on_marginals.contiguous()
+        tangents, on_scores = torch.empty_like(marginals), torch.empty_like(marginals)
+        _run(register_tile.eliminate_tangents, ctx.single_root, *problem, on_marginals, tangents)
+        state = log_partition, adjoint, on_log_partition, on_marginals, tangents
+        _run(register_tile.distribute_tangents, ctx.single_root, *problem, *state, on_scores)
+        return on_scores, None, None
+
+
+def _run(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:
+    batch, n = len(scores), scores.shape[-1]
+    if batch == 0:
+        return
+    tile = min(size for size in WARPS if size >= n)
+    # Numbers twice as wide take twice the registers.
+    warps = WARPS[tile] * scores.element_size() // 4
+    with on_device_of(scores):
+        kernel[(batch,)](scores, *others, n, SINGLE_ROOT=single_root, N=tile, num_warps=warps)
+
+
+def _configurations():
+    floats = ("scores", "mantissas", "exponents", "pivots", "adjoint", "log_partition", "marginals", "tangents")
+    floats += ("on_log_partition", "on_marginals", "on_scores")
+    types = dict.fromkeys(floats, "*fp32")
+    types.update(lengths="*i64", turns="*i32", n="i32")
+    tile = register_tile
+    for kernel in (tile.eliminate, tile.distribute, tile.eliminate_tangents, tile.distribute_tangents):
+        signature = {name: types[name] for name in kernel.arg_names if name in types}
+        for size, warps in WARPS.items():
+            for single_root in (False, True):
+                yield kernel, signature, {"SINGLE_ROOT": single_root, "N": size}, warps
+
+
+# All that may run in float32: kernel, types of its arguments, compile-time constants and warps.
+CONFIGURATIONS = tuple(_configurations())

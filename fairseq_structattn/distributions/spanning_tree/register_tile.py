@@ -1,0 +1,321 @@
+"""Elimination of words on the GPU, by one program per sentence.
+
+The weights between words are a tile in registers, N heads by N dependents, and those from the root a vector beside it:
+a step needs nothing from memory and costs the latency of a few reductions, and enough sentences keep each core busy.
+Order and formulas are those of :mod:`.log_space`: a step takes a row and a column out of the tile and changes the rest
+by an outer product; each weight stays as it was when the first of its two ends was eliminated, and such is the tape.
+Weights are not kept as logarithms but as :mod:`.scaled` numbers, two tiles, which is more accurate and cheaper.
+
+With b = a(h→m) / mantissa of w(h→m), a probability times the fraction σ is
+
+    σ a = b · mantissa(q w(v→m)) · 2^(exponent(q w(v→m)) − exponent(w(h→m))),
+
+so that the way back needs two tiles as well, of exponents and of b. There, and in the backward pass, row and column are
+read from the tape in memory, which nobody writes any more: such loads wait for nothing that the loop computes. A row or
+column is 0 where its other end is gone, and changes nothing there. What gathers on the diagonal is never read.
+
+With a single root, the root counts as head of the last word only, and the others need a head among the words that
+remain. One of them has such a head as long as there is a tree, in which all but one hang on a word. So each step takes
+the word with the largest weight from another one, and no order has to be found beforehand (:mod:`.elimination_order`).
+"""
+
+import triton
+import triton.language as tl
+
+from .scaled import LEAST_EXPONENT, LN2, add, exponential, normalise
+
+# When a word is eliminated, if it is none of the sentence.
+NEVER = tl.constexpr(-1)
+
+
+@triton.jit(do_not_specialize=["n"])
+def eliminate(
+    scores, lengths, mantissas, exponents, pivots, turns, log_partition, n, SINGLE_ROOT: tl.constexpr, N: tl.constexpr
+):  # fmt: skip
+    """log Z ``[batch]`` of scores ``[batch, n+1, n]``, n ≤ N, and what the other kernels need: the tape, ``mantissas``
+    and ``exponents`` ``[batch, n+1, n]``; ``pivots`` d ``[batch, 2, n]`` in the order of elimination; ``turns``
+    ``[batch, n]``, the place of each word in that order.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    heads, words = tl.arange(0, N), tl.arange(0, N)
+    length = tl.load(lengths + i).to(tl.int32)
+    pivots += i * 2 * n
+    w, e, root_w, root_e = _weights(scores + i * (n + 1) * n, length, n, heads, words)
+    head_turn, word_turn = _turns(heads, length, n, SINGLE_ROOT), _turns(words, length, n, SINGLE_ROOT)
+    possible = length >= (1 if SINGLE_ROOT else 0)
+    logarithm, exponent = tl.sum(root_w * 0, 0), tl.sum(root_w * 0, 0)
+    for t in range(length):
+        if SINGLE_ROOT:
+            v = _best_connected(e, heads, words, head_turn == n, word_turn == n)
+            head_turn, word_turn = tl.where(heads == v, t, head_turn), tl.where(words == v, t, word_turn)
+        to_w, from_w, root_to_w = _extract(w, root_w, head_turn == t, word_turn == t)
+        to_e, from_e, root_to_e = _extract(e, root_e, head_turn == t, word_turn == t)
+        to_w, to_e = _keep(head_turn > t, to_w, to_e)
+        from_w, from_e = _keep(word_turn > t, from_w, from_e)
+        counted_w, counted_e = _keep(_counts_root(t, length, SINGLE_ROOT), root_to_w, root_to_e)
+
+        pivot_e = tl.maximum(tl.max(to_e, 0), counted_e)
+        pivot_w = tl.sum(to_w * tl.exp2(to_e - pivot_e), 0) + counted_w * tl.exp2(counted_e - pivot_e)
+        possible = possible & (pivot_w != 0)
+        pivot_w, pivot_e = tl.where(pivot_w == 0, 1.0, pivot_w), tl.where(pivot_w == 0, 0.0, pivot_e)
+        logarithm, exponent = logarithm + tl.log(pivot_w), exponent + pivot_e
+        tl.store(pivots + t, pivot_w)
+        tl.store(pivots + n + t, pivot_e)
+
+        share, share_e = normalise(to_w / pivot_w, to_e - pivot_e)
+        root_share, root_share_e = normalise(root_to_w / pivot_w, root_to_e - pivot_e)
+        from_w, from_e = normalise(from_w, from_e)
+        w, e = add(w, e, share[:, None] * from_w[None, :], share_e[:, None] + from_e[None, :])
+        root_w, root_e = add(root_w, root_e, root_share * from_w, root_share_e + from_e)
+    w, e = normalise(w, e)
+    root_w, root_e = normalise(root_w, root_e)
+    _store(mantissas + i * (n + 1) * n, w, root_w, n, heads, words)
+    _store(exponents + i * (n + 1) * n, e, root_e, n, heads, words)
+    tl.store(turns + i * n + words, word_turn, mask=words < n)
+    tl.store(log_partition + i, tl.where(possible, exponent * LN2 + logarithm, float("-inf")))
+
+
+@triton.jit(do_not_specialize=["n"])
+def distribute(
+    scores, lengths, mantissas, exponents, pivots, turns, log_partition, adjoint, marginals, n,
+    SINGLE_ROOT: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """The way back from the last word: ``adjoint`` b, and marginals, both ``[batch, n+1, n]``."""
+    i = tl.program_id(0).to(tl.int64)
+    heads, words = tl.arange(0, N), tl.arange(0, N)
+    length, item, head_turn, word_turn = _item(i, lengths, turns, n, heads, words)
+    mantissas, exponents, pivots = mantissas + item, exponents + item, pivots + i * 2 * n
+    e, root_e = _load(exponents, length, n, heads, words, LEAST_EXPONENT)
+    b, root_b = tl.zeros_like(e), tl.zeros_like(root_e)
+    for done in range(length):
+        t = length - 1 - done
+        v = _at_turn(t, words, word_turn)
+        pivot_w, share, share_e, from_w, from_e, root_share, root_share_e = _step(
+            mantissas, exponents, pivots, t, v, n, heads, words, head_turn > t, word_turn > t
+        )
+        part = b * (share[:, None] * from_w[None, :] * tl.exp2(share_e[:, None] + from_e[None, :] - e))
+        root_part = root_b * (root_share * from_w * tl.exp2(root_share_e + from_e - root_e))
+        on_to, on_from, root_on_to = tl.sum(part, 1), tl.sum(part, 0) + root_part, tl.sum(root_part, 0)
+        rest = 1 - tl.sum(on_from, 0)
+        on_to += share * tl.exp2(share_e) * rest
+        root_on_to += _if(_counts_root(t, length, SINGLE_ROOT), root_share * tl.exp2(root_share_e) * rest)
+        b += _outer(head_turn == t, word_turn == t, _ratio(on_to, share * pivot_w), _ratio(on_from, from_w))
+        root_b += _if(word_turn == t, _ratio(root_on_to, root_share * pivot_w))
+    _store(adjoint + item, b, root_b, n, heads, words)
+    possible = tl.load(log_partition + i) != float("-inf")
+    f, root_f = _first_fractions(scores + item, e, root_e, length, n, heads, words)
+    p, root_p = b * f, root_b * root_f
+    p, root_p = _if(possible, tl.where(p > 1, 1.0, p)), _if(possible, tl.where(root_p > 1, 1.0, root_p))
+    _store(marginals + item, p, root_p, n, heads, words)
+
+
+@triton.jit(do_not_specialize=["n"])
+def eliminate_tangents(
+    scores, lengths, mantissas, exponents, pivots, turns, on_marginals, tangents, n,
+    SINGLE_ROOT: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Derivatives ``[batch, n+1, n]`` of the logarithms of weights on the tape in the direction ``on_marginals`` of the
+    same shape; those of pivots are on the diagonal, where no arc is.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    heads, words = tl.arange(0, N), tl.arange(0, N)
+    length, item, head_turn, word_turn = _item(i, lengths, turns, n, heads, words)
+    mantissas, exponents, pivots = mantissas + item, exponents + item, pivots + i * 2 * n
+    tangents += item
+    e, root_e = _load(exponents, length, n, heads, words, LEAST_EXPONENT)
+    # The derivatives times the mantissas.
+    y, root_y = _first_fractions(scores + item, e, root_e, length, n, heads, words)
+    g, root_g = _load(on_marginals + item, length, n, heads, words, 0.0)
+    y, root_y = tl.where(y == 0, 0.0, y * g), tl.where(root_y == 0, 0.0, root_y * root_g)
+    for t in range(length):
+        v = _at_turn(t, words, word_turn)
+        pivot_w, share, share_e, from_w, from_e, root_share, root_share_e = _step(
+            mantissas, exponents, pivots, t, v, n, heads, words, head_turn > t, word_turn > t
+        )
+        to_y, from_y, root_to_y = _extract(y, root_y, head_turn == t, word_turn == t)
+        to_dot, from_dot, root_to_dot = (
+            _ratio(to_y, share * pivot_w),
+            _ratio(from_y, from_w),
+            _ratio(root_to_y, root_share * pivot_w),
+        )
+        pivot_dot = tl.sum(share * tl.exp2(share_e) * to_dot, 0)
+        pivot_dot += _if(_counts_root(t, length, SINGLE_ROOT), root_share * tl.exp2(root_share_e) * root_to_dot)
+        tl.store(tangents + v + (heads + 1) * n, to_dot, mask=head_turn > t)
+        tl.store(tangents + (v + 1) * n + words, from_dot, mask=word_turn > t)
+        tl.store(tangents + v, root_to_dot)
+        tl.store(tangents + (v + 1) * n + v, pivot_dot)
+        fraction = share[:, None] * from_w[None, :] * tl.exp2(share_e[:, None] + from_e[None, :] - e)
+        y += fraction * ((to_dot - pivot_dot)[:, None] + from_dot[None, :])
+        root_fraction = root_share * from_w * tl.exp2(root_share_e + from_e - root_e)
+        root_y += root_fraction * (root_to_dot - pivot_dot + from_dot)
+
+
+@triton.jit(do_not_specialize=["n"])
+def distribute_tangents(
+    scores, lengths, mantissas, exponents, pivots, turns, log_partition, adjoint, on_log_partition, on_marginals,
+    tangents, on_scores, n, SINGLE_ROOT: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Gradient ``[batch, n+1, n]``: the derivative of the marginals in the direction ``on_marginals``, and
+    ``on_log_partition`` ``[batch]`` times the marginals. ``tangents`` are from :func:`eliminate_tangents`.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    heads, words = tl.arange(0, N), tl.arange(0, N)
+    length, item, head_turn, word_turn = _item(i, lengths, turns, n, heads, words)
+    mantissas, exponents, pivots = mantissas + item, exponents + item, pivots + i * 2 * n
+    adjoint, tangents = adjoint + item, tangents + item
+    e, root_e = _load(exponents, length, n, heads, words, LEAST_EXPONENT)
+    b, root_b = _load(adjoint, length, n, heads, words, 0.0)
+    # The derivative of a over the mantissa of w, less b times that of the logarithm of w.
+    c, root_c = tl.zeros_like(b), tl.zeros_like(root_b)
+    for done in range(length):
+        t = length - 1 - done
+        v = _at_turn(t, words, word_turn)
+        pivot_w, share, share_e, from_w, from_e, root_share, root_share_e = _step(
+            mantissas, exponents, pivots, t, v, n, heads, words, head_turn > t, word_turn > t
+        )
+        to_b, from_b, root_to_b = _read(adjoint, v, n, heads, words, head_turn > t, word_turn > t, 0.0)
+        to_dot, from_dot, root_to_dot = _read(tangents, v, n, heads, words, head_turn > t, word_turn > t, 0.0)
+        pivot_dot = tl.load(tangents + (v + 1) * n + v)
+        fraction = share[:, None] * from_w[None, :] * tl.exp2(share_e[:, None] + from_e[None, :] - e)
+        part = fraction * (c + b * ((to_dot - pivot_dot)[:, None] + from_dot[None, :]))
+        root_fraction = root_share * from_w * tl.exp2(root_share_e + from_e - root_e)
+        root_part = root_fraction * (root_c + root_b * (root_to_dot - pivot_dot + from_dot))
+        on_to, on_from, root_on_to = tl.sum(part, 1), tl.sum(part, 0) + root_part, tl.sum(root_part, 0)
+        rest, rest_dot = 1 - tl.sum(from_b * from_w, 0), -tl.sum(on_from, 0)
+        on_to += share * tl.exp2(share_e) * ((to_dot - pivot_dot) * rest + rest_dot)
+        root_on_share = root_share * tl.exp2(root_share_e) * ((root_to_dot - pivot_dot) * rest + rest_dot)
+        root_on_to += _if(_counts_root(t, length, SINGLE_ROOT), root_on_share)
+        to_c, from_c = _ratio(on_to, share * pivot_w) - to_b * to_dot, _ratio(on_from, from_w) - from_b * from_dot
+        c += _outer(head_turn == t, word_turn == t, to_c, from_c)
+        root_c += _if(word_turn == t, _ratio(root_on_to, root_share * pivot_w) - root_to_b * root_to_dot)
+    possible = tl.load(log_partition + i) != float("-inf")
+    scale = tl.load(on_log_partition + i)
+    f, root_f = _first_fractions(scores + item, e, root_e, length, n, heads, words)
+    g, root_g = _load(on_marginals + item, length, n, heads, words, 0.0)
+    d, root_d = f * (c + b * (g + scale)), root_f * (root_c + root_b * (root_g + scale))
+    d, root_d = tl.where(f == 0, 0.0, d), tl.where(root_f == 0, 0.0, root_d)
+    _store(on_scores + item, _if(possible, d), _if(possible, root_d), n, heads, words)
+
+
+# Parts of the kernels
+
+
+@triton.jit
+def _weights(scores, length, n, heads, words):
+    score, root_score = _load(scores, length, n, heads, words, float("-inf"))
+    w, e = exponential(score)
+    root_w, root_e = exponential(root_score)
+    return w, e, root_w, root_e
+
+
+@triton.jit
+def _first_fractions(scores, e, root_e, length, n, heads, words):
+    """The part of the weights with exponents ``e`` that was there from the start, times their mantissas."""
+    w, first_e, root_w, root_first_e = _weights(scores, length, n, heads, words)
+    return w * tl.exp2(first_e - e), root_w * tl.exp2(root_first_e - root_e)
+
+
+@triton.jit
+def _item(i, lengths, turns, n, heads, words):
+    """Length, place of the matrices, and turns of a sentence."""
+    head_turn = tl.load(turns + i * n + heads, mask=heads < n, other=NEVER)
+    word_turn = tl.load(turns + i * n + words, mask=words < n, other=NEVER)
+    return tl.load(lengths + i).to(tl.int32), i * (n + 1) * n, head_turn, word_turn
+
+
+@triton.jit
+def _turns(numbers, length, n, SINGLE_ROOT: tl.constexpr):
+    """When words are eliminated; with a single root, n stands for: not yet."""
+    return tl.where(numbers < length, n if SINGLE_ROOT else numbers, NEVER)
+
+
+@triton.jit
+def _best_connected(e, heads, words, head_remains, word_remains):
+    """Of the words that remain, one with the largest weight from another one."""
+    others = head_remains[:, None] & (heads[:, None] != words[None, :])
+    best = tl.max(tl.where(others, e, LEAST_EXPONENT), 0)
+    return tl.argmax(tl.where(word_remains, best, 2 * LEAST_EXPONENT), 0)
+
+
+@triton.jit
+def _at_turn(t, words, word_turn):
+    """The word that is eliminated at step t.
+
+    Asked for even where it is word t: the compiler would carry all addresses from step to step in registers.
+    """
+    return tl.sum(tl.where(word_turn == t, words, 0), 0)
+
+
+@triton.jit
+def _counts_root(t, length, SINGLE_ROOT: tl.constexpr):
+    return t == length - 1 if SINGLE_ROOT else t >= 0
+
+
+@triton.jit
+def _extract(tile, root, head_is_it, word_is_it):
+    """What a tile holds for one word: as dependent of each head, as head of each word, as dependent of the root."""
+    to = tl.sum(_if(word_is_it[None, :], tile), 1)
+    return to, tl.sum(_if(head_is_it[:, None], tile), 0), tl.sum(_if(word_is_it, root), 0)
+
+
+@triton.jit
+def _read(matrix, v, n, heads, words, head_waits, word_waits, other):
+    """The same from memory ``[n+1, n]``, with ``other`` for words that do not wait."""
+    to = tl.load(matrix + v + (heads + 1) * n, mask=head_waits, other=other)
+    return to, tl.load((matrix + (v + 1) * n) + words, mask=word_waits, other=other), tl.load(matrix + v)
+
+
+@triton.jit
+def _keep(condition, w, e):
+    return tl.where(condition, w, 0.0), tl.where(condition, e, LEAST_EXPONENT)
+
+
+@triton.jit
+def _step(mantissas, exponents, pivots, t, v, n, heads, words, head_waits, word_waits):
+    """The numbers of a step: the mantissa of d; q(h), w(v→m) and the q of the root, 0 for words that do not wait.
+
+    The mantissa of w(h→v) on the tape is that of q(h) times that of d.
+    """
+    to_w, from_w, root_to_w = _read(mantissas, v, n, heads, words, head_waits, word_waits, 0.0)
+    to_e, from_e, root_to_e = _read(exponents, v, n, heads, words, head_waits, word_waits, LEAST_EXPONENT)
+    pivot_w, pivot_e = tl.load(pivots + t), tl.load(pivots + n + t)
+    share, share_e = _share(to_w, to_e, pivot_w, pivot_e)
+    root_share, root_share_e = _share(root_to_w, root_to_e, pivot_w, pivot_e)
+    return pivot_w, share, share_e, from_w, from_e, root_share, root_share_e
+
+
+@triton.jit
+def _share(w, e, pivot_w, pivot_e):
+    """w / d, with the least exponent where it is 0 however small d may be."""
+    return w / pivot_w, tl.where(w == 0, LEAST_EXPONENT, e - pivot_e)
+
+
+@triton.jit
+def _if(condition, value):
+    return tl.where(condition, value, 0.0)
+
+
+@triton.jit
+def _ratio(a, b):
+    return tl.where(b == 0, 0.0, a / tl.where(b == 0, 1.0, b))
+
+
+@triton.jit
+def _outer(head_is_it, word_is_it, to, from_):
+    """A tile with the column and the row of one word, each 0 at the crossing."""
+    return _if(word_is_it[None, :], to[:, None]) + _if(head_is_it[:, None], from_[None, :])
+
+
+@triton.jit
+def _load(matrix, length, n, heads, words, other):
+    """Tile and vector of the root from ``[n+1, n]``, with ``other`` in padding."""
+    real = (heads < length)[:, None] & (words < length)[None, :]
+    tile = tl.load(matrix + (heads[:, None] + 1) * n + words[None, :], mask=real, other=other)
+    return tile, tl.load(matrix + words, mask=words < length, other=other)
+
+
+@triton.jit
+def _store(matrix, tile, root, n, heads, words):
+    real = (heads < n)[:, None] & (words < n)[None, :]
+    tl.store(matrix + (heads[:, None] + 1) * n + words[None, :], tile, mask=real)
+    tl.store(matrix + words, root, mask=words < n)
