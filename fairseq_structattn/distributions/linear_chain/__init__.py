@@ -31,8 +31,9 @@ class LinearChain(StructuredDistribution):
 
     Marginals, edge marginals and log Z can be differentiated once; a second time under ``use_backend("reference")``.
     A binary chain in which ``pairwise``, ``start`` or ``end`` hold −inf, or scores so large that they stand for it, is
-    computed as a chain of two states, which takes longer. To find out, their values are read: on an accelerator, a
-    short wait.
+    computed as a chain of two states, which takes longer. On a GPU, where reading their values would be a wait, the
+    kernels for log Z and ``marginals`` take any score, and a chain with ``start`` or ``end``, ``edge_marginals`` and
+    chains with ``num_states`` are computed by the reference.
 
     Args:
         unary: ``[*batch, n]``, score of state 1, where state 0 scores 0; with ``num_states``, ``[*batch, n, K]``.
@@ -112,6 +113,10 @@ class LinearChain(StructuredDistribution):
     # The contract
 
     def _inference(self) -> Tuple[Tensor, Tensor]:
+        if self._takes_any_table():
+            from . import cuda
+
+            return cuda.expectations(self._unary.to(self.compute_dtype), self._masked_pairwise, self.lengths)
         if self._reduces_to_fields():
             return self._by_fields(with_edges=False)[:2]
         log_partition, states, _ = self._by_states(with_edges=False)
@@ -166,9 +171,16 @@ class LinearChain(StructuredDistribution):
     def _is_compiled(self) -> bool:
         return compiled_for(self.device) == "cpu" and self.max_length > 0
 
+    def _takes_any_table(self) -> bool:
+        """Whether the kernels for a GPU serve."""
+        has_ends = self._start is not None or self._end is not None
+        return self._binary and not has_ends and self.max_length > 0 and compiled_for(self.device) == "cuda"
+
     def _reduces_to_fields(self) -> bool:
-        """Whether the recursion on log-odds serves, which is the fastest."""
+        """Whether the recursion on log-odds serves, which is the fastest on the CPU; values on a GPU are not read."""
         if not self._binary or self.max_length == 0 or current_backend() == "reference":
+            return False
+        if compiled_for(self.device) == "cuda":
             return False
         dtype = torch.float64 if self._is_compiled() else self.compute_dtype
         ends = [self._boundary(scores) for scores in (self._start, self._end) if scores is not None]
