@@ -23,6 +23,7 @@ from torch import Tensor
 from ..compiled import inlined, kernel, over_batch, subroutine
 from ..semirings import NEGATIVE_INFINITY
 from ..vector_math import exp, log
+from .tables import tables_of_chains
 
 # Products below the least positive float64, about 1e-308, are lost from a sum; to one of this size they do not matter.
 LEAST_SUM = 1e-280
@@ -72,16 +73,6 @@ def sample(unary: Tensor, pairwise: Tensor, lengths: Tensor, count: int) -> Tens
     states = torch.full(uniform.shape, NO_STATE)
     _run(_sample, states.shape[1], *problem, uniform, states)
     return states.reshape((count,) + unary.shape[:-1])
-
-
-def tables_of_chains(pairwise: Tensor, batch_shape: torch.Size) -> Tensor:
-    """Tables as ``[chains, edges, K, K]``, where either of the first two is 1 if one table serves all."""
-    if pairwise.dim() == 2:
-        return pairwise[None, None]
-    tables = pairwise.shape[-3:]
-    if pairwise.shape[:-3].numel() == 1:
-        return pairwise.reshape((1,) + tables)
-    return pairwise.expand(batch_shape + tables).reshape((batch_shape.numel(),) + tables)
 
 
 def _problem(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor, Tensor]:

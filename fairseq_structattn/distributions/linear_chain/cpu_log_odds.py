@@ -16,7 +16,7 @@ from ..compiled import inlined, kernel, over_batch, subroutine
 from ..semirings import NEGATIVE_INFINITY
 from ..vector_math import exp, log
 from . import cpu_odds as odds
-from .cpu import tables_of_chains
+from .tables import tables_of_chains
 
 # Chains side by side.
 WIDTH = odds.WIDTH

@@ -9,11 +9,10 @@ that scores of any size, −inf among them, may stand anywhere: nothing has to b
 host never waits. The gradient is the product of the covariance of the parts with the upstream gradient g, from the
 derivatives of the messages in direction g, as in :mod:`.log_odds`.
 
-A lane holds a chain, because nothing is then exchanged along the recursion, and reads it in tiles of 32 chains by 8
-positions, whole sectors of memory that are transposed on the chip, because lanes that walked along rows of their own
-would touch 32 lines each step. The sweep from the left keeps only the messages that enter each tile; the sweep back
-computes those within it again, in registers: scores are read twice and results written once, which is what bounds both
-passes where chains are many.
+A lane holds a chain, because nothing is then exchanged along the recursion, and reads it in tiles of a few positions,
+transposed on the chip, because lanes that walked along rows of their own would touch 32 lines of memory each step. The
+sweep from the left keeps only the messages that enter each tile; the sweep back computes those within it again, in
+registers. Scores and upstream gradients are so read twice and results written once.
 """
 
 from typing import Optional, Tuple
@@ -24,12 +23,13 @@ import triton.language as tl
 from torch import Tensor
 
 from ..triton_kernels import on_device_of
-from .cpu import tables_of_chains
+from .tables import tables_of_chains
 
-# Chains of a program, one for each lane of its only warp, and positions in registers at once.
+# Chains of a program, one for each lane of its only warp, and positions in registers at once: scores and messages going
+# forward; scores, messages, upstream gradients and derivatives of messages going backward.
 CHAINS = 32
-TILE = 8
 NUM_WARPS = 1
+FORWARD_TILE, BACKWARD_TILE = 8, 4
 # Stands for −inf: a difference of two is no NaN. What is impossible scores below half of it.
 FORBIDDEN = tl.constexpr(-1e30)
 IMPOSSIBLE = tl.constexpr(-5e29)
@@ -65,11 +65,11 @@ class _LogOdds(torch.autograd.Function):
         chains, n = unary.shape
         log_partition, marginals = unary.new_empty(chains), torch.empty_like(unary)
         if chains > 0:
-            entering = unary.new_empty(triton.cdiv(n, TILE), chains)
+            entering = unary.new_empty(triton.cdiv(n, FORWARD_TILE), chains)
             with on_device_of(unary):
                 forward_kernel[(triton.cdiv(chains, CHAINS),)](
                     unary, tables, lengths, log_partition, marginals, entering, chains, n, _chain_stride(tables),
-                    PER_EDGE=tables.shape[1] != 1, CHAINS=CHAINS, TILE=TILE, num_warps=NUM_WARPS,
+                    PER_EDGE=tables.shape[1] != 1, CHAINS=CHAINS, TILE=FORWARD_TILE, num_warps=NUM_WARPS,
                 )  # fmt: skip
         ctx.save_for_backward(unary, tables, lengths, log_partition)
         return log_partition, marginals
@@ -85,12 +85,12 @@ class _LogOdds(torch.autograd.Function):
         on_marginals = nothing.expand(chains, n) if on_marginals is None else on_marginals
         on_unary, on_tables = torch.empty_like(unary), tables.new_empty(chains, *tables.shape[1:])
         if chains > 0:
-            entering = unary.new_empty(2, triton.cdiv(n, TILE), chains)
+            entering = unary.new_empty(2, triton.cdiv(n, BACKWARD_TILE), chains)
             with on_device_of(unary):
                 backward_kernel[(triton.cdiv(chains, CHAINS),)](
                     unary, tables, lengths, log_partition, on_log_partition, on_marginals, on_unary, on_tables,
                     entering, chains, n, _chain_stride(tables), on_log_partition.stride(0), *on_marginals.stride(),
-                    PER_EDGE=tables.shape[1] != 1, CHAINS=CHAINS, TILE=TILE, num_warps=NUM_WARPS,
+                    PER_EDGE=tables.shape[1] != 1, CHAINS=CHAINS, TILE=BACKWARD_TILE, num_warps=NUM_WARPS,
                 )  # fmt: skip
         return on_unary, on_tables.sum_to_size(tables.shape), None
 
@@ -346,8 +346,8 @@ def _log_odds(to_zero, to_one):
     if square.dtype == tl.float64:
         logarithm = tl.log2((1 + to_one[1]) / (1 + to_zero[1]))
     else:
-        # The series of 2 artanh(quotient), with an error of 4e-9, where |quotient| ≤ 1/3: interpolated at the roots of a
-        # Chebyshev polynomial. It takes a third of the instructions of a logarithm.
+        # The series of 2 artanh(quotient), where |quotient| ≤ 1/3, interpolated at the roots of a Chebyshev polynomial
+        # with an error of 4e-9. It takes a third of the instructions of a logarithm.
         series = 0.20012298 + (0.13982579 + 0.14078889 * square) * square
         series = 1 + (0.33333161 + series * square) * square
         logarithm = (2 * LOG2_E * quotient) * series
@@ -461,8 +461,8 @@ def _binary(scores):
 def _configurations():
     tensors = ("unary", "tables", "log_partition", "marginals", "entering", "on_log_partition", "on_marginals")
     tensors += ("on_unary", "on_tables")
-    for kernel in (forward_kernel, backward_kernel):
-        constants = {"CHAINS": CHAINS, "TILE": TILE}
+    for kernel, tile in ((forward_kernel, FORWARD_TILE), (backward_kernel, BACKWARD_TILE)):
+        constants = {"CHAINS": CHAINS, "TILE": tile}
         if "column_stride" in kernel.arg_names:
             # Triton makes a constant of a stride of 1.
             constants["column_stride"] = 1
