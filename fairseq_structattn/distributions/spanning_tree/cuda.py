@@ -13,7 +13,7 @@ from ..triton_kernels import on_device_of
 from . import reference, register_tile
 
 # Tiles of words, and the warps that share one: what they hold has to fit in registers. A tile of 128 would not.
-WARPS = {16: 1, 32: 4, 64: 8}
+WARPS = {32: 4, 64: 8}
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:

@@ -14,6 +14,8 @@ so that the way back needs two tiles as well, of exponents and of b. There, and 
 read from the tape in memory, which nobody writes any more: such loads wait for nothing that the loop computes. A row or
 column is 0 where its other end is gone, and changes nothing there. What gathers on the diagonal is never read.
 
+Sweeps with derivatives fill the registers: Triton must not move out of their loops what it could compute beforehand.
+
 With a single root, the root counts as head of the last word only, and the others need a head among the words that
 remain. One of them has such a head as long as there is a tree, in which all but one hang on a word. So each step takes
 the word with the largest weight from another one, and no order has to be found beforehand (:mod:`.elimination_order`).
@@ -127,7 +129,7 @@ def eliminate_tangents(
     y, root_y = _first_fractions(scores + item, e, root_e, length, n, heads, words)
     g, root_g = _load(on_marginals + item, length, n, heads, words, 0.0)
     y, root_y = tl.where(y == 0, 0.0, y * g), tl.where(root_y == 0, 0.0, root_y * root_g)
-    for t in range(length):
+    for t in tl.range(0, length, disable_licm=True):
         v = _at_turn(t, words, word_turn)
         pivot_w, share, share_e, from_w, from_e, root_share, root_share_e = _step(
             mantissas, exponents, pivots, t, v, n, heads, words, head_turn > t, word_turn > t
@@ -167,7 +169,7 @@ def distribute_tangents(
     b, root_b = _load(adjoint, length, n, heads, words, 0.0)
     # The derivative of a over the mantissa of w, less b times that of the logarithm of w.
     c, root_c = tl.zeros_like(b), tl.zeros_like(root_b)
-    for done in range(length):
+    for done in tl.range(0, length, disable_licm=True):
         t = length - 1 - done
         v = _at_turn(t, words, word_turn)
         pivot_w, share, share_e, from_w, from_e, root_share, root_share_e = _step(
