@@ -38,7 +38,7 @@ cosine() { # LEARNING_RATE EPOCHS, 750 updates each
 }
 
 setting_options() {
-    local sgd="--optimizer sgd $(cosine 1.0 18)"
+    local sgd="--optimizer sgd $(cosine 1.0 30)"
     case "$1" in
         sgd) echo "$sgd" --init-range 0 ;;
         sgd_no_tanh) echo "$sgd" --init-range 0 --arc-bound none ;;
