@@ -6,10 +6,14 @@
 Before a job is timed, each library's marginals and gradients are compared with this package's plain PyTorch in float64
 (``max_error``; – where they are not finite). The libraries then take turns, so that what else the machine does falls on
 all of them alike; ``ratio`` is the median, over turns, of a library's time divided by ours for forward and backward
-pass together. ``peak_mb`` is what both passes add to the memory of a fresh process at its highest.
+pass together. ``peak_mb`` is what both passes add to the memory of a fresh process, or of the GPU, at its highest. On a
+GPU times are the device's own: its queue is kept full, so that what Python needs to launch kernels is not in them.
+``copy`` is there the time in which scores and gradients are only copied. A library that is not installed is left out.
 """
 
 import argparse
+import importlib
+import importlib.util
 import math
 import os
 import subprocess
@@ -21,7 +25,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor
 
-from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree, use_backend
+from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree, triton_kernels, use_backend
 from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradients
 from fairseq_structattn.distributions.projective_tree.signed_log import marginals as paper_trees
 
@@ -29,6 +33,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from results import machine, read_results, replace_rows, versions  # noqa: E402
 
 OURS = "fairseq_structattn"
+COPY = "copy"
 # Items whose results are compared; in float64 and with a tape over the recursion, all would take long.
 CHECKED = 4
 
@@ -44,11 +49,12 @@ class System(NamedTuple):
     def run(self, device: torch.device) -> List[Tensor]:
         """Marginals, gradients, and as a last tensor the seconds at the end of either pass."""
         leaves = [tensor.detach().clone().requires_grad_() for tensor in self.inputs]
-        start = now(device)
+        clock = Clock(device)
         marginals = self.marginals(*leaves)
-        middle = now(device)
+        clock.lap()
         marginals.backward(self.upstream)
-        return [marginals.detach(), leaves[0].grad, torch.tensor((middle - start, now(device) - start))]
+        clock.lap()
+        return [marginals.detach(), leaves[0].grad, torch.tensor(clock.seconds())]
 
 
 class Job(NamedTuple):
@@ -72,10 +78,35 @@ class Job(NamedTuple):
         return self.systems(scores[:batch].to(device, dtype), upstream[:batch].to(device, dtype))
 
 
-def now(device: torch.device) -> float:
-    if device.type == "cuda":
+class Clock:
+    """Times since it was made, on the CPU or on a GPU."""
+
+    # Processor cycles, a few milliseconds: Python launches what is timed meanwhile.
+    HEAD_START = 10_000_000
+
+    def __init__(self, device: torch.device):
+        self.on_gpu = device.type == "cuda"
+        if self.on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda._sleep(self.HEAD_START)
+        self.laps = []
+        self.lap()
+
+    def lap(self) -> None:
+        """Marks this moment, on a GPU the moment when it has done what it was asked so far."""
+        if self.on_gpu:
+            self.laps.append(torch.cuda.Event(enable_timing=True))
+            self.laps[-1].record()
+        else:
+            self.laps.append(time.perf_counter())
+
+    def seconds(self) -> List[float]:
+        """From the start to each lap."""
+        first, *others = self.laps
+        if not self.on_gpu:
+            return [lap - first for lap in others]
         torch.cuda.synchronize()
-    return time.perf_counter()
+        return [first.elapsed_time(lap) / 1e3 for lap in others]
 
 
 def identity(tensor: Tensor) -> Tensor:
@@ -92,18 +123,25 @@ def ours(function: Callable[..., Tensor], *inputs: Tensor, upstream: Tensor) -> 
 
         return run
 
-    compiled = "auto" if inputs[0].is_cuda else "cpu"
     return {
-        f"{OURS} {name}": System(list(inputs), upstream, under(backend), identity)
-        for name, backend in ((inputs[0].device.type, compiled), ("reference", "reference"))
+        f"{OURS} {backend}": System(list(inputs), upstream, under(backend), identity)
+        for backend in (compiled_backend(inputs[0].device), "reference")
     }
+
+
+def compiled_backend(device: torch.device) -> str:
+    """``cuda`` on a GPU, and in Triton's interpreter, where there is none."""
+    return "cuda" if device.type == "cuda" or triton_kernels.interpreted() else "cpu"
+
+
+def load(name: str):
+    """The module of another library, None if it is not installed."""
+    return importlib.import_module(name) if importlib.util.find_spec(name.split(".")[0]) else None
 
 
 def binary_chains(unary: Tensor, upstream: Tensor) -> Dict[str, System]:
     """Chains ``[batch, n]`` of two states with one table; torch-struct takes a table per edge."""
-    import torch_struct
-    from supar import structs
-
+    torch_struct, structs = load("torch_struct"), load("supar.structs")
     table = torch.tensor([[0.3, -0.2], [-0.4, 0.6]]).to(unary)
     stays = torch.zeros_like(unary)
 
@@ -120,8 +158,12 @@ def binary_chains(unary: Tensor, upstream: Tensor) -> Dict[str, System]:
 
     systems = ours(lambda scores: LinearChain(scores, table).marginals, unary, upstream=upstream)
     systems[f"{OURS} paper"] = System([unary], upstream, lambda scores: _PaperChain.apply(scores, table), identity)
-    systems["torch-struct"] = System([unary], upstream, torch_struct_marginals, identity)
-    systems["SuPar"] = System([unary], upstream, supar_marginals, identity)
+    if unary.is_cuda:
+        systems[COPY] = System([unary], upstream, torch.clone, identity)
+    if torch_struct:
+        systems["torch-struct"] = System([unary], upstream, torch_struct_marginals, identity)
+    if structs:
+        systems["SuPar"] = System([unary], upstream, supar_marginals, identity)
     return systems
 
 
@@ -144,14 +186,15 @@ class _PaperChain(torch.autograd.Function):
 
 def state_chains(edges: Tensor, upstream: Tensor) -> Dict[str, System]:
     """Chains of K states with scores and marginals of edges, ``[batch, n-1, K, K]``."""
-    import torch_struct
-
+    torch_struct = load("torch_struct")
     states = torch.zeros(edges.shape[0], edges.shape[1] + 1, edges.shape[-1]).to(edges)
 
     def edge_marginals(pairwise: Tensor) -> Tensor:
         return LinearChain(states, pairwise, num_states=states.shape[-1]).edge_marginals
 
     systems = ours(edge_marginals, edges, upstream=upstream)
+    if not torch_struct:
+        return systems
     flipped = (edges.transpose(2, 3).contiguous(), upstream.transpose(2, 3).contiguous())
     systems["torch-struct"] = System(
         [flipped[0]],
@@ -188,9 +231,7 @@ def trees(cls: type, torch_struct_name: str, supar_name: str) -> Callable[[Tenso
     """Trees over ``[batch, n+1, n]``, with any number of words on the root."""
 
     def systems(arcs: Tensor, upstream: Tensor) -> Dict[str, System]:
-        import torch_struct
-        from supar import structs
-
+        torch_struct, structs = load("torch_struct"), load("supar.structs")
         lengths = torch.full((len(arcs),), arcs.shape[-1], device=arcs.device)
         upstream = upstream * cls(arcs).arc_mask
         made = ours(lambda scores: cls(scores).marginals, arcs, upstream=upstream)
@@ -201,18 +242,20 @@ def trees(cls: type, torch_struct_name: str, supar_name: str) -> Callable[[Tenso
                 lambda scores: paper_trees(scores.masked_fill(~cls(arcs).arc_mask, -torch.inf), lengths),
                 identity,
             )
-        made["torch-struct"] = System(
-            [_to_torch_struct(arcs)],
-            _to_torch_struct(upstream),
-            lambda square: getattr(torch_struct, torch_struct_name)(square, multiroot=True).marginals,
-            _from_torch_struct,
-        )
-        made["SuPar"] = System(
-            [_to_supar(arcs)],
-            _to_supar(upstream),
-            lambda scores: getattr(structs, supar_name)(scores, lengths, multiroot=True).marginals,
-            _from_supar,
-        )
+        if torch_struct:
+            made["torch-struct"] = System(
+                [_to_torch_struct(arcs)],
+                _to_torch_struct(upstream),
+                lambda square: getattr(torch_struct, torch_struct_name)(square, multiroot=True).marginals,
+                _from_torch_struct,
+            )
+        if structs:
+            made["SuPar"] = System(
+                [_to_supar(arcs)],
+                _to_supar(upstream),
+                lambda scores: getattr(structs, supar_name)(scores, lengths, multiroot=True).marginals,
+                _from_supar,
+            )
         return made
 
     return systems
@@ -221,20 +264,37 @@ def trees(cls: type, torch_struct_name: str, supar_name: str) -> Callable[[Tenso
 PROJECTIVE = trees(ProjectiveTree, "DependencyCRF", "DependencyCRF")
 SPANNING = trees(SpanningTree, "NonProjectiveDependencyCRF", "MatrixTree")
 GROWTH = (25, 50, 100, 200)
-JOBS = [
-    *(Job("binary chain", binary_chains, (3200, n), thorough=n <= 50) for n in GROWTH),
-    Job("chain of 25 states", state_chains, (64, 19, 25, 25)),
-    # Of 32 trees of 200 words the tapes of the other libraries take more than 16 GB.
-    *(Job("projective tree", PROJECTIVE, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
-    *(Job("spanning tree", SPANNING, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
-    Job("spanning tree, deviation 30", SPANNING, (32, 51, 50), 30.0),
-]
+JOBS = {
+    "cpu": [
+        *(Job("binary chain", binary_chains, (3200, n), thorough=n <= 50) for n in GROWTH),
+        Job("chain of 25 states", state_chains, (64, 19, 25, 25)),
+        # Of 32 trees of 200 words the tapes of the other libraries take more than 16 GB.
+        *(Job("projective tree", PROJECTIVE, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
+        *(Job("spanning tree", SPANNING, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
+        Job("spanning tree, deviation 30", SPANNING, (32, 51, 50), 30.0),
+    ],
+    "cuda": [
+        Job("binary chain", binary_chains, (100_000, 200), thorough=False),
+        Job("binary chain", binary_chains, (3200, 50)),
+        Job("binary chain", binary_chains, (64, 50)),
+        *(Job("projective tree", PROJECTIVE, (256, n + 1, n)) for n in (32, 64)),
+        *(Job("spanning tree", SPANNING, (256, n + 1, n)) for n in (32, 64)),
+        Job("spanning tree, deviation 30", SPANNING, (256, 65, 64), 30.0),
+    ],
+    # To try the script out, also in Triton's interpreter.
+    "tiny": [
+        Job("binary chain", binary_chains, (5, 4)),
+        Job("projective tree", PROJECTIVE, (2, 4, 3)),
+        Job("spanning tree", SPANNING, (2, 4, 3)),
+    ],
+}
 
 
 def errors(job: Job, device: torch.device) -> Dict[str, Optional[float]]:
     """For each system the largest error of marginals and gradients in the first items of a job."""
     exact = job.draw(CHECKED, device, torch.float64)[f"{OURS} reference"].run(device)[:2]
-    return {name: _error(system, exact, device) for name, system in job.draw(CHECKED, device).items()}
+    systems = job.draw(CHECKED, device)
+    return {name: None if name == COPY else _error(system, exact, device) for name, system in systems.items()}
 
 
 def _error(system: System, exact: List[Tensor], device: torch.device) -> Optional[float]:
@@ -262,10 +322,12 @@ def seconds(job: Job, device: torch.device, rounds: int) -> Dict[str, Tensor]:
     return {name: torch.stack(passed) for name, passed in times.items() if passed}
 
 
-def peak_mb(job_number: int, system: str, device: torch.device) -> Optional[float]:
-    """Peak memory of one run, measured in a process of its own."""
-    command = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--device", str(device)]
-    finished = subprocess.run(command + ["--peak", str(job_number), system], stdout=subprocess.PIPE, text=True)
+def peak_mb(jobs: str, number: int, system: str, device: torch.device) -> Optional[float]:
+    """Peak memory of one run; that of the CPU is measured in a process of its own."""
+    if device.type == "cuda":
+        return round(measure_peak(JOBS[jobs][number], system, device), 1)
+    command = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--device", str(device), "--jobs", jobs]
+    finished = subprocess.run(command + ["--peak", str(number), system], stdout=subprocess.PIPE, text=True)
     return None if finished.returncode else float(finished.stdout.split()[-1])
 
 
@@ -290,10 +352,11 @@ def _resident(field: str) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith(field))
 
 
-def measure(number: int, job: Job, device: torch.device, rounds: int) -> List[Dict]:
+def measure(jobs: str, number: int, device: torch.device, rounds: int) -> List[Dict]:
     """Rows of one job."""
+    job = JOBS[jobs][number]
     wrong, times = errors(job, device), seconds(job, device, rounds)
-    base = times[f"{OURS} {device.type}"][:, 1]
+    base = times[f"{OURS} {compiled_backend(device)}"][:, 1]
     rows = []
     for name, passed in times.items():
         forward, both = passed.median(0).values.tolist()
@@ -305,10 +368,10 @@ def measure(number: int, job: Job, device: torch.device, rounds: int) -> List[Di
                 "length": job.length,
                 "library": library,
                 "backend": backend,
-                "forward_ms": round(forward * 1e3, 2),
-                "forward_backward_ms": round(both * 1e3, 2),
+                "forward_ms": round(forward * 1e3, 3),
+                "forward_backward_ms": round(both * 1e3, 3),
                 "ratio": round((passed[:, 1] / base).median().item(), 2),
-                "peak_mb": peak_mb(number, name, device),
+                "peak_mb": peak_mb(jobs, number, name, device),
                 "max_error": None if wrong[name] is None else float(f"{wrong[name]:.1e}"),
             }
         )
@@ -331,6 +394,7 @@ def print_growth(rows: List[Dict]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", choices=JOBS, help="which list of jobs (default: that of the device)")
     parser.add_argument("--job", action="append", metavar="NAME", help="only jobs whose name contains this")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each library (default: 7)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -339,17 +403,16 @@ def main() -> None:
     parser.add_argument("--output", default=default_output)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
+    jobs = arguments.jobs or device.type
     # Either library warns of what newer releases of PyTorch deprecate.
     warnings.filterwarnings("ignore")
     if arguments.peak:
-        print(round(measure_peak(JOBS[int(arguments.peak[0])], arguments.peak[1], device), 1))
+        print(round(measure_peak(JOBS[jobs][int(arguments.peak[0])], arguments.peak[1], device), 1))
         return
-    wanted = [
-        (number, job) for number, job in enumerate(JOBS) if any(part in job.name for part in arguments.job or [""])
-    ]
-    os.makedirs(os.path.dirname(arguments.output), exist_ok=True)
-    for number, job in wanted:
-        write(arguments.output, measure(number, job, device, arguments.rounds))
+    os.makedirs(os.path.dirname(os.path.abspath(arguments.output)), exist_ok=True)
+    for number, job in enumerate(JOBS[jobs]):
+        if any(part in job.name for part in arguments.job or [""]):
+            write(arguments.output, measure(jobs, number, device, arguments.rounds))
     print_growth(read_results(arguments.output)["rows"])
 
 

@@ -2,9 +2,10 @@
 
     python scripts/benchmark/training_speed.py BIN_DIR
     python scripts/benchmark/training_speed.py BIN_DIR --systems flat,tree --source-length 40 --batch-size 32
+    python scripts/benchmark/training_speed.py BIN_DIR --device cuda --precision fp16
 
 The systems take turns, update by update, on the same batches of real sentences, so that what else the machine does
-falls on all of them alike. An update is what fairseq-train does: forward pass, loss, backward pass, clipping, Adam.
+falls on all of them alike. An update is one of fairseq's trainer: forward pass, loss, backward pass, clipping and Adam.
 BIN_DIR is a folder made by fairseq-preprocess, such as ``enja_chars/data/bin`` of ``scripts/experiments/enja_chars``.
 """
 
@@ -18,6 +19,7 @@ from typing import Dict, List, Sequence
 import torch
 from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.trainer import Trainer
 
 import fairseq_structattn  # noqa: F401  (registers the architectures)
 
@@ -40,35 +42,59 @@ SYSTEMS = {
     "tree_nonprojective": "--arch structattn_rnn_tree_nonprojective",
     "treedec": "--arch structattn_rnn_treedec",
 }
+# To try the script out.
+TINY = (
+    "--encoder-embed-dim 8 --encoder-hidden-size 8 --encoder-layers 1 --encoder-bidirectional "
+    "--decoder-embed-dim 8 --decoder-hidden-size 8 --decoder-layers 1 --decoder-out-embed-dim 8"
+).split()
 BASELINES = ("lstm", "luong_general", "flat")
 
 
-class Trained:
-    """A model with its loss and optimizer, and the seconds that each of its updates took."""
+PRECISIONS = {
+    "fp32": "",
+    "fp16": "--fp16",
+    "memory-efficient-fp16": "--memory-efficient-fp16",
+    "bf16": "--bf16",
+    "amp": "--amp",
+}
+# Fairseq makes flat gradients on a GPU only.
+ON_CPU = "--cpu --fp16-no-flatten-grads"
 
-    def __init__(self, data: str, arguments: List[str], max_tokens: int, device: torch.device):
+
+class Trained:
+    """A model with fairseq's trainer, and the seconds that each of its updates took.
+
+    Args:
+        data: a folder made by fairseq-preprocess
+        arguments: of fairseq-train, to choose the architecture and its sizes
+        max_tokens: tokens of a batch
+        device: where to train
+        precision: a key of :data:`PRECISIONS`
+    """
+
+    def __init__(self, data: str, arguments: List[str], max_tokens: int, device: torch.device, precision: str = "fp32"):
         parser = options.get_training_parser()
-        argv = [data, "--max-tokens", str(max_tokens), *arguments]
-        argv += ["--optimizer", "adam", "--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
-        self.config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
-        self.task = tasks.setup_task(self.config.task)
+        argv = [data, "--max-tokens", str(max_tokens), *arguments, *PRECISIONS[precision].split()]
+        argv += ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
+        argv += ["--optimizer", "adam", "--lr", "0.001", "--clip-norm", "1", "--distributed-world-size", "1"]
+        argv += ON_CPU.split() if device.type == "cpu" else []
+        config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
+        config.common.tpu = False  # what fairseq takes --bf16 without a GPU for
+        self.task = tasks.setup_task(config.task)
         utils.set_torch_seed(1)
-        self.model = self.task.build_model(self.config.model).to(device).train()
-        self.criterion = self.task.build_criterion(self.config.criterion).train()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        model, criterion = self.task.build_model(config.model), self.task.build_criterion(config.criterion)
+        self.trainer = Trainer(config, self.task, model, criterion)
+        self.device = device
         self.seconds = []
 
-    def update(self, batch: Dict) -> None:
-        """One update, timed."""
+    def update(self, batch: Dict) -> Dict[str, float]:
+        """One update, timed, and what the trainer logs of it."""
         start = time.perf_counter()
-        self.optimizer.zero_grad()
-        loss, sample_size, _ = self.criterion(self.model, batch)
-        (loss / sample_size).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        if torch.cuda.is_available():
+        logged = self.trainer.train_step([batch])
+        if self.device.type == "cuda":
             torch.cuda.synchronize()
         self.seconds.append(time.perf_counter() - start)
+        return logged
 
 
 def sample_batches(trained: Trained, count: int, max_tokens: int, device: torch.device) -> List[Dict]:
@@ -96,10 +122,17 @@ def batches_of_length(trained: Trained, count: int, length: int, size: int, devi
     return [utils.move_to_cuda(batch) for batch in batches] if device.type == "cuda" else batches
 
 
+def model_options(sizes: str) -> List[str]:
+    """Of a value of ``--sizes``; those of the presets are what they are."""
+    return {"equal": SIZES, "presets": [], "tiny": TINY}[sizes]
+
+
 def description(arguments: argparse.Namespace) -> str:
     """What is unusual about the batches and the models."""
     batches = f", {arguments.batch_size} sentences of {arguments.source_length} words"
-    return (batches if arguments.source_length else "") + (", sizes of the presets" if arguments.preset_sizes else "")
+    sizes = "" if arguments.sizes == "equal" else f", {arguments.sizes} sizes"
+    precision = "" if arguments.precision == "fp32" else f", {arguments.precision}"
+    return (batches if arguments.source_length else "") + sizes + precision
 
 
 def measure(
@@ -141,7 +174,13 @@ def main() -> None:
     parser.add_argument("--source-length", type=int, help="only sentences of so many source words")
     parser.add_argument("--batch-size", type=int, default=32, help="of these sentences (default: 32)")
     parser.add_argument(
-        "--preset-sizes", action="store_true", help="the sizes of each system's preset instead of equal ones"
+        "--sizes",
+        choices=("equal", "presets", "tiny"),
+        default="equal",
+        help="of models: equal for all, those of each system's preset, or tiny to try the script out (default: equal)",
+    )
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="fp32", help="as fairseq-train has it (default: fp32)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="updates of each system on each batch (default: 3)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -153,9 +192,10 @@ def main() -> None:
     if unknown:
         parser.error(f"--systems {','.join(unknown)}: not known, choose from {', '.join(SYSTEMS)}")
     device = torch.device(arguments.device)
-    sizes = [] if arguments.preset_sizes else SIZES
+    sizes = model_options(arguments.sizes)
     trained = {
-        name: Trained(arguments.data, SYSTEMS[name].split() + sizes, arguments.max_tokens, device) for name in systems
+        name: Trained(arguments.data, SYSTEMS[name].split() + sizes, arguments.max_tokens, device, arguments.precision)
+        for name in systems
     }
     first = trained[systems[0]]
     if arguments.source_length is None:
