@@ -29,8 +29,12 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
 
 
 def read_lines(path: str) -> List[str]:
+    """The lines of a file, which must be UTF-8 (ValueError, naming the file)."""
     with open(path, encoding="utf-8", newline="\n") as file:
-        return [line.rstrip("\r\n") for line in file]
+        try:
+            return [line.rstrip("\r\n") for line in file]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not UTF-8 ({error.reason}); convert it, for example with iconv") from None
 
 
 def read_hypotheses(path: str, count: int) -> List[str]:
@@ -49,6 +53,22 @@ def read_hypotheses(path: str, count: int) -> List[str]:
     if len(found) > count:
         raise ValueError(f"{path}: sentence H-{max(found)} is beyond the {count} lines of the reference")
     return [found[index] for index in range(count)]
+
+
+def read_translations(path: str, count: int) -> List[str]:
+    """`count` translations from the output of fairseq-generate, or from plain text, one sentence a line.
+
+    Raises:
+        ValueError: the file is empty, or has fewer or more sentences than `count`
+    """
+    lines = read_lines(path)
+    if any(HYPOTHESIS.match(line) for line in lines):
+        return read_hypotheses(path, count)
+    if not lines:
+        raise ValueError(f"{path}: the file is empty; translate again")
+    if len(lines) != count:
+        raise ValueError(f"{path}: {len(lines)} lines, but the reference has {count}; line n must translate line n")
+    return lines
 
 
 def score(hypotheses: List[str], references: List[str], tokenize: str, bootstrap: int = 0) -> Dict[str, object]:

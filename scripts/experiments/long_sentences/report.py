@@ -1,0 +1,157 @@
+"""Collects the runs of ``run.sh``: results.json, the pictures, and both in the README.
+
+python scripts/experiments/long_sentences/report.py WORK_DIR
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from typing import Dict, List
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPTS = os.path.join(HERE, "..", "..")
+sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
+from bleu_by_length import Comparison, measure, plot  # noqa: E402
+from results import add_rows, put_table, read_results, sources  # noqa: E402
+from score_bleu import read_lines, read_translations  # noqa: E402
+
+SYSTEMS = ("vanilla", "bahdanau", "luong_general", "crf")
+BASELINE = "luong_general"
+SETTING = "128 units"
+# Test set as it is, and in groups of two to six sentences; bounds of the buckets.
+BOUNDS = {"test": [10, 15, 20], "joined": [30, 45, 60, 75]}
+TITLES = {"test": "sentences of the test set as they are", "joined": "sentences joined from two, three, four and six"}
+
+
+def finished(work: str) -> Dict[int, List[str]]:
+    """Systems whose translations are complete, the baseline first, by seed."""
+    found: Dict[int, List[str]] = {}
+    for system in sorted(SYSTEMS, key=lambda name: name != BASELINE):
+        for folder in os.listdir(work):
+            name, _, seed = folder.rpartition("-")
+            done = all(os.path.exists(os.path.join(work, folder, f"{split}.txt")) for split in BOUNDS)
+            if name == system and seed.isdigit() and done:
+                found.setdefault(int(seed), []).append(system)
+    return found
+
+
+def training(log: str) -> Dict[str, float]:
+    """Validation BLEU, nll in bits a word and updates of the checkpoint that was taken."""
+    with open(log, encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines if line.startswith('{"')]
+    validated = [record for record in records if "valid_bleu" in record]
+    if not validated:
+        raise ValueError(f"{log}: no validation was finished; run the training again")
+    best = max(validated, key=lambda record: float(record["valid_bleu"]))
+    return {
+        "bleu": float(best["valid_bleu"]),
+        "nll": float(best["valid_nll_loss"]),
+        "updates": int(best["valid_num_updates"]),
+    }
+
+
+def lengths_and_references(work: str, split: str):
+    prefix = os.path.join(work, "data", split)
+    return [len(line.split()) for line in read_lines(prefix + ".en")], read_lines(prefix + ".de")
+
+
+def measured(work: str, seed: int, systems: List[str], split: str):
+    """BLEU by length of the systems of one seed; see :func:`bleu_by_length.measure`."""
+    lengths, references = lengths_and_references(work, split)
+    translations = {
+        system: read_translations(os.path.join(work, f"{system}-{seed}", f"{split}.txt"), len(references))
+        for system in systems
+    }
+    return measure(translations, references, lengths, BOUNDS[split], Comparison(tokenize="none"))
+
+
+def rows_of(work: str, seed: int, systems: List[str]) -> List[Dict]:
+    """All results of one seed."""
+    rows = []
+
+    def add(system, split, metric, value):
+        own = {"system": system, "setting": SETTING, "seed": seed, "split": split, "metric": metric}
+        rows.append({**own, "value": value})
+
+    for system in sorted(systems, key=SYSTEMS.index):
+        for metric, value in training(os.path.join(work, f"{system}-{seed}", "train.log")).items():
+            add(system, "valid", metric, value)
+    for split in BOUNDS:
+        found = measured(work, seed, systems, split)
+        for row in sorted(found.rows, key=lambda row: SYSTEMS.index(row["system"])):
+            for metric in ("bleu", "confidence95", "p", "sentences"):
+                if row[metric] is not None:
+                    add(row["system"], split, f"{metric}@{row['bucket']}", row[metric])
+        for system in systems:
+            add(system, split, "bleu_signature", found.signature)
+    return rows
+
+
+def table(rows: List[Dict], split: str) -> str:
+    """A line per system, a column per bucket."""
+    own = [row for row in rows if row["split"] == split]
+    names = [system for system in SYSTEMS if any(row["system"] == system for row in own)]
+    buckets = list(dict.fromkeys(row["metric"][5:] for row in own if row["metric"].startswith("bleu@")))
+
+    def values(system, metric):
+        return [row["value"] for row in own if (row["system"], row["metric"]) == (system, metric)]
+
+    counts = [values(names[0], f"sentences@{bucket}")[0] for bucket in buckets]
+    lines = [[TITLES[split], *(f"{bucket} ({count})" for bucket, count in zip(buckets, counts))]]
+    lines.append(["---", *["---:"] * len(buckets)])
+    for system in names:
+        cells = [
+            _cell(*(values(system, f"{metric}@{bucket}") for metric in ("bleu", "confidence95"))) for bucket in buckets
+        ]
+        lines.append([system, *cells])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(scores: List[float], intervals: List[float]) -> str:
+    """One seed with its bootstrap interval, several with their standard deviation."""
+    margin = statistics.stdev(scores) if len(scores) > 1 else intervals[0] if intervals else None
+    return f"{statistics.mean(scores):.1f}" + ("" if margin is None else f" ± {margin:.1f}")
+
+
+def training_table(rows: List[Dict]) -> str:
+    """What chose the checkpoints, a line per system."""
+    lines = [["validation set", "seeds", "BLEU", "bits per word", "at update"], ["---", "---", *["---:"] * 3]]
+    for system in SYSTEMS:
+        own = [row for row in rows if (row["system"], row["split"]) == (system, "valid")]
+        if own:
+            found = [[row["value"] for row in own if row["metric"] == metric] for metric in ("bleu", "nll", "updates")]
+            shown = [f"{statistics.mean(values):.{digits}f}" for values, digits in zip(found, (1, 2, 0))]
+            lines.append([system, ", ".join(str(seed) for seed in sorted({row["seed"] for row in own})), *shown])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", metavar="WORK_DIR")
+    parser.add_argument("--command", default="bash scripts/experiments/long_sentences/run.sh --corpus FOLDER")
+    parser.add_argument("--dest", default=HERE, metavar="DIR", help="where results.json, README.md and pictures are")
+    options = parser.parse_args()
+    done = finished(options.work)
+    if not done:
+        sys.exit(f"error: no finished run in {options.work}; run run.sh first")
+    results = os.path.join(options.dest, "results.json")
+    try:
+        add_rows(results, options.command, [row for seed in done for row in rows_of(options.work, seed, done[seed])])
+        content = read_results(results)
+        signatures = sorted({row["value"] for row in content["rows"] if row["metric"] == "bleu_signature"})
+        tables = [table(content["rows"], split) for split in BOUNDS] + [training_table(content["rows"])]
+        tables.append("".join(f"![{TITLES[split]}]({split}.png) " for split in BOUNDS).rstrip())
+        made = [*tables, sources(content) + "".join(f"\nBLEU: `{signature}`  " for signature in signatures)]
+        put_table(os.path.join(options.dest, "README.md"), "\n\n".join(made))
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    first = min(done)
+    for split in BOUNDS:
+        by_length = measured(options.work, first, sorted(done[first], key=SYSTEMS.index), split)
+        plot(by_length.rows, os.path.join(options.dest, f"{split}.png"))
+
+
+if __name__ == "__main__":
+    main()
