@@ -1,8 +1,7 @@
 """``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
 
 import os
-from functools import partial
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -52,13 +51,13 @@ class EncoderOutput(NamedTuple):
 
 class DecoderStep(NamedTuple):
     """What one target step leaves behind: the state that attended ``[batch, hidden]``, its context ``[batch,
-    source_dim]`` and weights ``[batch, 1, src_len]`` (None without attention), and, where the next step reads them, the
-    features ``[batch, feed_dim]``."""
+    source_dim]`` and weights ``[batch, 1, src_len]`` (None without attention), and what the next step reads of it
+    ``[batch, feed_dim]``."""
 
     hidden: Tensor
     context: Optional[Tensor]
     weights: Optional[Tensor]
-    features: Optional[Tensor]
+    feed: Tensor
 
 
 @register_model("structattn_rnn", dataclass=RNNOptions)
@@ -302,51 +301,49 @@ class RNNDecoder(FairseqIncrementalDecoder):
 
     def _all_at_once(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
         hidden, state = self.rnn(embedded, state)
-        attend = None if self.attention is None else partial(self.attention, source=source)
-        context, weights = self._attend(hidden, attend)
-        return self._read_out(hidden, context, embedded), weights, state, feed
+        context, weights = None, None
+        if self.attention is not None:
+            context, weights = self.attention(hidden.transpose(0, 1), source)
+            context = context.transpose(0, 1)
+        return self._read_out(self.readout, hidden, context, embedded), weights, state, feed
 
     def _step_by_step(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
         layers, steps = unstack_state(state), []
         attend = None if self.attention is None else self.attention.for_steps(source)
-        for word in embedded.unbind(0):
-            layers, step = self._step(word, layers, feed, attend)
-            feed = step.features if self.feed_dim else feed
-            steps.append(step)
+        readout = self.readout.for_steps() if self.feed_dim else None
+        for word, advance in zip(embedded.unbind(0), self.rnn.for_steps(embedded)):
+            if self.query_previous:
+                hidden = layers[-1][0]
+                context, weights = self._attend(attend, hidden)
+                layers = advance(torch.cat((context, feed), -1), layers)
+            else:
+                layers = advance(feed, layers)
+                hidden = layers[-1][0]
+                context, weights = self._attend(attend, hidden)
+            if readout is not None:
+                feed = self._read_out(readout, hidden, context, word)
+            steps.append(DecoderStep(hidden, context, weights, feed))
         steps = DecoderStep(*zip(*steps))
         if self.feed_dim:
-            features = torch.stack(steps.features)
+            features = torch.stack(steps.feed)
         else:
             # What no step needed is done for all of them together.
-            features = self._read_out(torch.stack(steps.hidden), torch.stack(steps.context), embedded)
+            features = self._read_out(self.readout, torch.stack(steps.hidden), torch.stack(steps.context), embedded)
         weights = None if self.attention is None else torch.cat(steps.weights, 1)
         return features, weights, stack_state(layers), feed
 
-    def _step(
-        self, word: Tensor, layers: List[State], feed: Tensor, attend: Optional[Attend]
-    ) -> Tuple[List[State], DecoderStep]:
-        if self.query_previous:
-            hidden = layers[-1][0]
-            context, weights = self._attend(hidden.unsqueeze(0), attend)
-            layers = self.rnn.step(torch.cat((word, context.squeeze(0), feed), -1), layers)
-        else:
-            layers = self.rnn.step(torch.cat((word, feed), -1), layers)
-            hidden = layers[-1][0]
-            context, weights = self._attend(hidden.unsqueeze(0), attend)
-        context = None if context is None else context.squeeze(0)
-        features = self._read_out(hidden, context, word) if self.feed_dim else None
-        return layers, DecoderStep(hidden, context, weights, features)
-
     @staticmethod
-    def _attend(hidden: Tensor, attend: Optional[Attend]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        """Contexts ``[tgt_len, batch, source_dim]`` for `hidden` ``[tgt_len, batch, hidden]``, and the weights."""
+    def _attend(attend: Optional[Attend], hidden: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """Contexts ``[batch, source_dim]`` for `hidden` ``[batch, hidden]``, and weights ``[batch, 1, src_len]``."""
         if attend is None:
             return None, None
-        context, weights = attend(hidden.transpose(0, 1))
-        return context.transpose(0, 1), weights
+        context, weights = attend(hidden.unsqueeze(1))
+        return context.squeeze(1), weights
 
-    def _read_out(self, hidden: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
-        return F.dropout(self.readout(hidden, context, embedded), self.dropout_out, self.training)
+    def _read_out(
+        self, readout: Callable[..., Tensor], hidden: Tensor, context: Optional[Tensor], word: Tensor
+    ) -> Tensor:
+        return F.dropout(readout(hidden, context, word), self.dropout_out, self.training)
 
     def _pack(self, state: State, feed: Tensor) -> Dict[str, Optional[Tensor]]:
         return {"feed": feed, **{f"state{index}": part for index, part in enumerate(state)}}

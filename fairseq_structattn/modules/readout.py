@@ -1,12 +1,41 @@
 """From decoder state and context to the vector that predicts the next word."""
 
-from typing import Optional
+from functools import partial
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_structattn.modules.repeated_product import RepeatedLinear
 
-class TanhReadout(nn.Module):
+Projection = Callable[[Tensor], Tensor]
+
+
+class Readout(nn.Module):
+    """Base: one linear layer, and what :meth:`read` makes of it.
+
+    Attributes:
+        output_dim: size of the result
+    """
+
+    output_dim: int
+    projection: nn.Linear
+
+    def read(self, projection: Projection, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
+        """:meth:`forward` with the layer as a function."""
+        raise NotImplementedError
+
+    def forward(self, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
+        """State, context (None without attention) and the embedding of the previous word, all ``[..., dim]``; returns
+        ``[..., output_dim]``."""
+        return self.read(self.projection, state, context, embedded)
+
+    def for_steps(self) -> Callable[[Tensor, Optional[Tensor], Tensor], Tensor]:
+        """:meth:`forward`, for steps that come one after the other."""
+        return partial(self.read, RepeatedLinear(self.projection))
+
+
+class TanhReadout(Readout):
     """The attentional state ``h̃ = tanh(U[c; h])`` (Luong et al. 2015, equation 5), without bias as in Kim et al. 2017.
 
     Args:
@@ -24,13 +53,12 @@ class TanhReadout(nn.Module):
         self.output_dim = state_dim
         self.projection = nn.Linear(context_dim + state_dim, state_dim, bias=False)
 
-    def forward(self, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
-        """All arguments ``[..., dim]``; returns ``[..., output_dim]``."""
+    def read(self, projection: Projection, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
         inputs = state if context is None else torch.cat((context, state), -1)
-        return torch.tanh(self.projection(inputs))
+        return torch.tanh(projection(inputs))
 
 
-class MaxoutReadout(nn.Module):
+class MaxoutReadout(Readout):
     """The deep output ``max(t̃₂ₖ₋₁, t̃₂ₖ)`` of ``t̃ = U s + V Ey + C c`` (Bahdanau et al. 2015, appendix A.2.2).
 
     Args:
@@ -48,10 +76,9 @@ class MaxoutReadout(nn.Module):
         self.output_dim = maxout_dim
         self.projection = nn.Linear(state_dim + context_dim + embed_dim, 2 * maxout_dim)
 
-    def forward(self, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
-        """All arguments ``[..., dim]``; returns ``[..., output_dim]``."""
+    def read(self, projection: Projection, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
         inputs = (state, embedded) if context is None else (state, context, embedded)
-        pieces = self.projection(torch.cat(inputs, -1))
+        pieces = projection(torch.cat(inputs, -1))
         return pieces.view(*pieces.shape[:-1], -1, 2).max(-1).values
 
 

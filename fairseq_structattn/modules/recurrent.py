@@ -5,11 +5,14 @@ forward network never sees the padding on the right of a sentence before its end
 each sentence is reversed within its own length.
 """
 
+from functools import partial
 from typing import List, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fairseq_structattn.modules.cells import STEPS, LayerState, Step
 
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -104,6 +107,7 @@ class DecoderRNN(nn.Module):
         super().__init__()
         self.rnn = CELLS[cell](input_dim, hidden_dim, layers, dropout=dropout if layers > 1 else 0.0)
         self.state_size = 2 if cell == "lstm" else 1
+        self.steps = STEPS[cell]
 
     def forward(self, inputs: Tensor, state: State) -> Tuple[Tensor, State]:
         """All steps in one call.
@@ -119,34 +123,38 @@ class DecoderRNN(nn.Module):
         outputs, state = self.rnn(inputs, state if self.state_size == 2 else state[0])
         return outputs, state if self.state_size == 2 else (state,)
 
-    def step(self, inputs: Tensor, state: List[State]) -> List[State]:
-        """One step, for loops in which an input depends on the output before it.
+    def for_steps(self, known: Tensor) -> List[Step]:
+        """One function for each step, for loops in which an input depends on the output before it.
 
         Args:
-            inputs: ``[batch, input_dim]``
-            state: for each layer its tensors ``[batch, hidden_dim]``
+            known: the first columns of the inputs of all steps, ``[tgt_len, batch, known_dim]``
 
         Returns:
-            the next state; ``state[-1][0]`` is the hidden state of the top layer
+            functions of the rest of an input ``[batch, input_dim - known_dim]`` and of the state, for each layer its
+            tensors ``[batch, hidden_dim]``, that return the next state; ``state[-1][0]`` is the hidden state of the top
+            layer
         """
+        first, *others = self.rnn.all_weights
+        layer = self.steps(first, known.size(-1))
+        gates = layer.gates(known).unbind(0)
+        # Of the inputs of the upper layers nothing is known; what remains is their bias.
+        upper = [(layer, layer.gates(known[0, :, :0])) for layer in map(self.steps, others)]
+        return [partial(self._step, [(layer, of_step), *upper]) for of_step in gates]
+
+    def _step(self, layers: List, inputs: Tensor, state: List[LayerState]) -> List[LayerState]:
         following = []
-        for layer, (weights, part) in enumerate(zip(self.rnn.all_weights, state)):
-            if layer > 0:
-                inputs = F.dropout(inputs, self.rnn.dropout, self.training)
-            if self.state_size == 2:
-                part = torch.lstm_cell(inputs, part, *weights)
-            else:
-                part = (torch.gru_cell(inputs, part[0], *weights),)
-            following.append(part)
-            inputs = part[0]
+        for number, (layer, gates) in enumerate(layers):
+            if number > 0:
+                inputs = F.dropout(following[-1][0], self.rnn.dropout, self.training)
+            following.append(layer(gates, inputs, state[number]))
         return following
 
 
-def unstack_state(state: State) -> List[State]:
-    """From tensors ``[layers, batch, hidden]`` to a list over layers, as :meth:`DecoderRNN.step` wants it."""
+def unstack_state(state: State) -> List[LayerState]:
+    """From tensors ``[layers, batch, hidden]`` to a list over layers, as :meth:`DecoderRNN.for_steps` wants it."""
     return list(zip(*(part.unbind(0) for part in state)))
 
 
-def stack_state(state: List[State]) -> State:
+def stack_state(state: List[LayerState]) -> State:
     """The inverse of :func:`unstack_state`."""
     return tuple(torch.stack(parts) for parts in zip(*state))

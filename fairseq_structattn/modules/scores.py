@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions.registry import Registry
-from fairseq_structattn.modules.repeated_product import RepeatedProduct
+from fairseq_structattn.modules.repeated_product import RepeatedLinear, RepeatedProduct
 
 
 class Score(nn.Module):
@@ -135,7 +135,14 @@ class AdditiveScore(Score):
         self.energy = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        hidden = torch.tanh(self.query_projection(query).unsqueeze(2) + keys.unsqueeze(1))
+        return self._compare(self.query_projection(query), keys)
+
+    def for_steps(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
+        project = RepeatedLinear(self.query_projection)
+        return lambda query: self._compare(project(query), keys)
+
+    def _compare(self, projected: Tensor, keys: Tensor) -> Tensor:
+        hidden = torch.tanh(projected.unsqueeze(2) + keys.unsqueeze(1))
         return self.energy(hidden).squeeze(-1)
 
 

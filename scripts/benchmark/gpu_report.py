@@ -6,6 +6,7 @@
 """
 
 import argparse
+import math
 import os
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -18,17 +19,22 @@ PARTS = ("distributions", "training_speed", "half_precision")
 
 
 class Bar(NamedTuple):
-    """What was found, and the most or the least that it should be; ``found`` is None where it was not measured."""
+    """What was found, and the most or the least that it should be.
+
+    ``found`` is None where it was not measured, infinite where training collapsed.
+    """
 
     what: str
     found: Optional[float]
-    most: float = float("inf")
+    most: float = math.inf
     least: float = 0.0
 
     def row(self) -> Dict:
-        bound = f"≤ {self.most:g}" if self.most < float("inf") else f"≥ {self.least:g}"
+        bound = f"≤ {self.most:g}" if self.most < math.inf else f"≥ {self.least:g}"
         met = None if self.found is None else self.least <= self.found <= self.most
-        found = None if self.found is None else float(f"{self.found:.3g}")
+        found = self.found if self.found is None else "not finite"
+        if self.found is not None and math.isfinite(self.found):
+            found = float(f"{self.found:.3g}")
         return {"bar": self.what, "bound": bound, "found": found, "met": {None: None, True: "yes", False: "no"}[met]}
 
 
@@ -78,7 +84,7 @@ def bars(tests: Dict[str, int], kernels: Found, speed: Found, precision: Found) 
     for row in precision.rows:
         held = row["updates"] >= int(row["job"].split()[0]) and row["last_loss"] is not None
         what = f"{row['job']} of {row['system']} in {row['precision']}: last loss against first"
-        yield Bar(what, quotient(row["last_loss"], row["first_loss"]) if held else float("inf"), most=1)
+        yield Bar(what, quotient(row["last_loss"], row["first_loss"]) if held else math.inf, most=1)
 
 
 def relative(speed: Found, baseline: str, system: str) -> Optional[float]:

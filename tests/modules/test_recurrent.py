@@ -51,20 +51,24 @@ def test_equals_packed_rnn(cell, bidirectional):
     torch.testing.assert_close(finals.transpose(0, 1), per_layer)
 
 
+@pytest.mark.parametrize("known", [0, 1, 3])
 @pytest.mark.parametrize("cell", CELLS)
-def test_steps_equal_one_call(cell):
+def test_steps_equal_one_call(cell, known):
     torch.manual_seed(0)
     rnn = DecoderRNN(cell, 3, 4, 2, dropout=0.0)
     inputs = torch.randn(5, 2, 3)
     state = tuple(torch.randn(2, 2, 4) for _ in range(rnn.state_size))
     outputs, final = rnn(inputs, state)
     layers, tops = unstack_state(state), []
-    for step in inputs:
-        layers = rnn.step(step, layers)
+    for advance, rest in zip(rnn.for_steps(inputs[..., :known]), inputs[..., known:]):
+        layers = advance(rest, layers)
         tops.append(layers[-1][0])
     torch.testing.assert_close(torch.stack(tops), outputs)
     for part, expected in zip(stack_state(layers), final):
         torch.testing.assert_close(part, expected)
+    by_steps = torch.autograd.grad(torch.stack(tops).pow(2).sum(), rnn.parameters())
+    for gradient, expected in zip(by_steps, torch.autograd.grad(outputs.pow(2).sum(), rnn.parameters())):
+        torch.testing.assert_close(gradient, expected)
 
 
 def test_dropout_between_layers_only_in_training():

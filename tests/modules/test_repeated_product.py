@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fairseq_structattn.modules.repeated_product import RepeatedProduct
+from fairseq_structattn.modules.repeated_product import RepeatedLinear, RepeatedProduct
 
 
 @pytest.fixture
@@ -26,6 +26,16 @@ def test_values_and_gradients_are_those_of_single_products(factors):
     matrix, steps = factors
     expected = torch.autograd.grad(chained(lambda left: torch.bmm(left, matrix), steps), (matrix, *steps))
     actual = torch.autograd.grad(chained(RepeatedProduct(matrix), steps), (matrix, *steps))
+    for one, other in zip(actual, expected):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_layer_for_many_inputs_is_that_layer(factors, bias):
+    linear, steps = torch.nn.Linear(4, 3, bias=bias).double(), factors[1]
+    inputs = (*linear.parameters(), *steps)
+    expected = torch.autograd.grad(chained(linear, steps), inputs)
+    actual = torch.autograd.grad(chained(RepeatedLinear(linear), steps), inputs)
     for one, other in zip(actual, expected):
         torch.testing.assert_close(one, other)
 
@@ -60,5 +70,5 @@ def test_autocast_makes_the_dtype_of_any_product(factors):
 
 def test_second_derivatives_are_refused(factors):
     matrix, steps = factors
-    with pytest.raises(RuntimeError, match="differentiated once: leave out create_graph=True"):
+    with pytest.raises(RuntimeError, match="differentiable once: leave out create_graph=True"):
         torch.autograd.grad(chained(RepeatedProduct(matrix), steps), matrix, create_graph=True)
