@@ -4,6 +4,8 @@
 #   bash scripts/test.sh                            in the active environment, or in .venv (made where there is none)
 #   bash scripts/test.sh python3.10                 with that interpreter, in .venv-3.10
 #   bash scripts/test.sh -- -m 'not slow' tests/cli further arguments go to pytest
+#
+# Tests of the page of attention need a browser, Debian's packages chromium and chromium-driver; without it they are skipped.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 

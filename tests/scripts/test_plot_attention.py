@@ -1,95 +1,84 @@
-"""scripts/analysis/plot_attention.py: the picture, on made-up weights, and what is said when there is none to make."""
-
-import struct
+"""scripts/analysis/plot_attention.py: which sentences are shown, in which form, and what is said when none are."""
 
 import pytest
-import torch
 from helpers_scripts import load_script
+from made_records import record, records, words
 
 plot_attention = load_script("analysis/plot_attention.py")
 
 
-def translation(sentence_id, source, target, weights=None):
-    if weights is None:
-        weights = torch.rand(len(target), len(source)).softmax(-1)
-    return plot_attention.Translation(sentence_id, source, target, weights, -0.1)
-
-
-def png_size(path):
-    return struct.unpack(">II", path.read_bytes()[16:24])
-
-
 @pytest.fixture
-def figure():
+def written(tmp_path):
+    """Two translations each of the sentences 0 to 4."""
+    path = tmp_path / "attention.jsonl"
+    made = (record(i, words(f"source{i}"), words(f"target{i}"), rank=rank) for i in range(5) for rank in range(2))
+    assert records.write_records(str(path), made) == 10
+    return path
+
+
+def run(path, output, *options):
+    plot_attention.main(["--records", str(path), "--output", str(output), *options])
+
+
+def test_a_picture_shows_three_sentences_unless_told_otherwise(written, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    return plot_attention.draw_figure(
-        [
-            translation(0, list("siebenundvierzig") + ["</s>"], ["forty", "seven", "</s>"]),
-            translation(7, list("eins") + ["</s>"], ["one", "</s>"]),
-        ]
-    )
+    run(written, tmp_path / "a.svg")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "sentence 0, score -0.500: source0 -> target0"
+    assert lines[1] == "sentence 0, hypothesis 2, score -0.500: source0 -> target0"
+    assert len(lines) == 7 and lines[6] == f"written: {tmp_path / 'a.svg'}"
+    run(written, tmp_path / "b.svg", "--ids", "4,1")
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[:-1]] == ["sentence 4"] * 2 + [
+        "sentence 1"
+    ] * 2
 
 
-def test_every_token_is_labelled_and_has_the_same_size(figure):
-    panels = [axes for axes in figure.axes if axes.get_images()]
-    labels = [[label.get_text() for label in axes.get_xticklabels()] for axes in panels]
-    assert labels == [list("siebenundvierzig") + ["</s>"], list("eins") + ["</s>"]]
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["forty", "seven", "</s>"]
-    width, height = figure.get_size_inches()
-    for axes, (rows, columns) in zip(panels, [(3, 17), (2, 5)]):
-        box = axes.get_position()
-        assert box.width * width == pytest.approx(columns * plot_attention.CELL)
-        assert box.height * height == pytest.approx(rows * plot_attention.CELL)
+def test_a_page_shows_all_of_them(written, tmp_path):
+    run(written, tmp_path / "all.html")
+    run(written, tmp_path / "two.html", "--sentences", "2")
+    page, short = ((tmp_path / name).read_text(encoding="utf-8") for name in ("all.html", "two.html"))
+    assert all(f"source{i}" in page for i in range(5))
+    assert "source1" in short and "source2" not in short
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.html", "attention.jsonl", "two.html"]
 
 
-def test_the_picture_is_written_whole(figure, tmp_path):
-    path = tmp_path / "new" / "attention.png"
-    plot_attention.save_figure(figure, str(path))
-    width, height = png_size(path)
-    assert 500 < width < 3000 and 200 < height < 2000
-    assert [entry.name for entry in path.parent.iterdir()] == ["attention.png"]
+def test_a_page_needs_no_matplotlib(written, tmp_path, monkeypatch):
+    monkeypatch.setitem(plot_attention.sys.modules, "matplotlib", None)
+    run(written, tmp_path / "page.html")
+    assert (tmp_path / "page.html").exists()
 
 
-def test_unknown_kind_of_picture_is_refused(figure, tmp_path):
-    with pytest.raises(plot_attention.PlotError, match="attention.doc.*png"):
-        plot_attention.save_figure(figure, str(tmp_path / "attention.doc"))
-
-
-def test_colours_mean_the_same_in_every_heatmap(figure):
-    assert len({axes.get_images()[0].get_clim() for axes in figure.axes if axes.get_images()}) == 1
-
-
-class Dictionary:
-    def __getitem__(self, index):
-        return "<pad>" if index == self.pad() else str(index)
-
-    def pad(self):
-        return 1
-
-
-class Task:
-    source_dictionary = target_dictionary = Dictionary()
-
-
-def test_padding_is_stripped_on_either_side():
-    attention = torch.arange(8.0).view(4, 2)
-    hypothesis = {"attention": attention, "tokens": torch.tensor([7, 2]), "score": torch.tensor(-0.5)}
-    one = plot_attention.as_translation(3, torch.tensor([1, 5, 2, 1]), hypothesis, Task())
-    assert one.source == ["5", "2"] and one.target == ["7", "2"]
-    assert one.weights.tolist() == [[2.0, 4.0], [3.0, 5.0]]
-
-
-def test_a_model_without_attention_is_refused():
-    hypothesis = {"attention": torch.empty(0), "tokens": torch.tensor([2]), "score": torch.tensor(0.0)}
-    with pytest.raises(plot_attention.PlotError, match="returns no attention"):
-        plot_attention.as_translation(0, torch.tensor([5, 2]), hypothesis, Task())
-
-
-def test_missing_glyphs_are_warned_about_once():
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--ids", "3,7"], "--ids 7: no such sentence.*0 to 4"),
+        (["--output", "a.doc"], "--output a.doc.*png.*html"),
+    ],
+)
+def test_impossible_wishes_are_refused_by_name(written, tmp_path, options, message):
     pytest.importorskip("matplotlib")
-    with pytest.warns(UserWarning, match="no installed font") as caught:
-        plot_attention.choose_fonts(["\ue123\ue124", "a"])  # private use: no font has them
-    assert len(caught) == 1
+    with pytest.raises(SystemExit, match=message):
+        run(written, tmp_path / "a.png", *options)
+
+
+@pytest.mark.parametrize("option, known", [("--tokenize", "13a"), ("--post-process", "no such way")])
+def test_unknown_ways_to_make_words_are_refused(tmp_path, option, known):
+    pytest.importorskip("fairseq")
+    made = [record(0, ["a"], ["b"], reference=["c"])]
+    records.write_records(str(tmp_path / "a.jsonl"), made)
+    with pytest.raises(SystemExit, match=f"{option} nonsense: .*{known}"):
+        run(tmp_path / "a.jsonl", tmp_path / "page.html", option, "nonsense")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_files_that_hold_nothing_are_refused(tmp_path):
+    with pytest.raises(SystemExit, match="nowhere.jsonl: no such file.*export_attention"):
+        run(tmp_path / "nowhere.jsonl", tmp_path / "a.html")
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(SystemExit, match="no sentences"):
+        run(tmp_path / "empty.jsonl", tmp_path / "a.html")
+    with pytest.raises(SystemExit, match="no sentences"):
+        run(tmp_path / "empty.jsonl", tmp_path / "a.html", "--ids", "0")
 
 
 def test_missing_matplotlib_names_the_extra(monkeypatch):
@@ -103,3 +92,18 @@ def test_missing_checkpoint_is_named(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(SystemExit, match="--path .*nowhere.pt: no such checkpoint"):
         plot_attention.main(["--path", str(tmp_path / "nowhere.pt"), "--data", str(tmp_path), "--output", "a.png"])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--path", "a.pt"], "--path needs --data"),
+        ([], "one of the arguments --records --path is required"),
+        (["--records", "a", "--ids", "1,b"], "'1,b' is not a list"),
+        (["--records", "a", "--sentences", "0"], "--sentences 0"),
+    ],
+)
+def test_wrong_commands_are_explained(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        plot_attention.main([*arguments, "--output", "a.png"])
+    assert message in capsys.readouterr().err

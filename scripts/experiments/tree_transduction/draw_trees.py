@@ -1,13 +1,14 @@
-"""Draws what trained models see in one formula: above its tokens all arcs, as dark as they are probable, below them the
-best tree.
+"""Draws what trained models see in one formula: above its tokens the arcs of its tree, as opaque as they are probable,
+those of the best tree in orange.
 
     python scripts/experiments/tree_transduction/draw_trees.py BIN_DIR --model NAME CHECKPOINT --output FILE
 
-An arc goes from a head to its word; the root, ``$``, stands before the formula. The formula is the first one of the
-test set whose depth and length are as asked.
+An arc goes from a head to its word, a vertical one from the root. The formula is the first one of the test set whose
+depth and length are as asked.
 """
 
 import argparse
+import os
 import sys
 from typing import List, Tuple
 
@@ -18,8 +19,10 @@ from torch import Tensor
 import fairseq_structattn  # noqa: F401  (registers the architectures)
 from fairseq_structattn.distributions import ProjectiveTree
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "analysis"))
+from tree_figures import draw_tree  # noqa: E402
+
 SUBSETS = {2: "test", 3: "test1", 4: "test2", 5: "test3", 6: "test4"}
-LEAST_PROBABILITY = 0.02
 
 
 def parse(checkpoint: str, data: str, depth: int, longest: int) -> Tuple[List[str], Tensor, Tensor]:
@@ -39,37 +42,12 @@ def parse(checkpoint: str, data: str, depth: int, longest: int) -> Tuple[List[st
     return task.source_dictionary.string(formula).split(), heads.marginals[0], best
 
 
-def draw_arcs(axes, arcs: Tensor, upwards: bool, color: str) -> None:
-    """Half ellipses over the positions of tokens, an arrow head at the word."""
-    from matplotlib.patches import FancyArrowPatch
-
-    for head, word in (arcs > LEAST_PROBABILITY).nonzero().tolist():
-        dependent, bend = word + 1, 0.35 if upwards else -0.35
-        if head < dependent:
-            bend = -bend
-        height = 0.25 if upwards else -0.25
-        arrow = FancyArrowPatch(
-            (head, height),
-            (dependent, height),
-            connectionstyle=f"arc3,rad={bend}",
-            arrowstyle="-|>",
-            mutation_scale=7,
-            color=color,
-            alpha=float(arcs[head, word]),
-        )
-        axes.add_patch(arrow)
-
-
 def draw(axes, name: str, tokens: List[str], marginals: Tensor, best: Tensor) -> None:
     """One model's view of one formula."""
-    for place, token in enumerate(["$"] + tokens):
-        axes.text(place, 0, token, ha="center", va="center", family="monospace", fontsize=9)
-    draw_arcs(axes, marginals, True, "C0")
-    draw_arcs(axes, best, False, "C1")
-    axes.set_xlim(-1, len(tokens) + 1)
-    axes.set_ylim(-5, 5)
+    draw_tree(axes, len(tokens), best.argmax(0).tolist(), marginals.tolist())
+    for place, token in enumerate(tokens):
+        axes.annotate(token, (place, 0), (0, -3), textcoords="offset points", ha="center", va="top", family="monospace")
     axes.set_title(name, loc="left", fontsize=10)
-    axes.axis("off")
 
 
 def main() -> None:
