@@ -1,7 +1,7 @@
 """Structured attention for fairseq: attention weights are marginals of a distribution over structures.
 
 Give this directory to ``--user-dir`` (``python -m fairseq_structattn`` prints its path), or import it: either way it
-registers its models and criterions with fairseq, once. Where fairseq is not installed, nothing is registered and
+registers its models, criterions and tasks with fairseq, once. Where fairseq is not installed, nothing is registered and
 ``fairseq_structattn.distributions`` and ``fairseq_structattn.modules`` work with torch alone.
 """
 
@@ -13,7 +13,7 @@ _NAME = "fairseq_structattn"
 
 def _register() -> None:
     # Of a user directory, fairseq itself imports only `models` and `tasks`.
-    from fairseq_structattn import compat, criterions, models  # noqa: F401
+    from fairseq_structattn import compat, criterions, models, tasks  # noqa: F401
 
     compat.apply()
 

@@ -1,6 +1,7 @@
 """``structattn_label_smoothed_cross_entropy``: fairseq's label smoothed cross entropy and terms on the attention."""
 
 from dataclasses import dataclass, field
+from typing import Dict, Tuple
 
 import torch
 from fairseq import utils
@@ -12,8 +13,17 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 from fairseq.logging import metrics
 from torch import Tensor, nn
 
+from fairseq_structattn.criterions.attention_entropy import attention_entropy
+from fairseq_structattn.criterions.coverage_loss import coverage_loss
+from fairseq_structattn.criterions.guided_alignment import alignment_matrix, guided_alignment_loss
 from fairseq_structattn.criterions.length_to_failure import length_to_failure
+from fairseq_structattn.criterions.tree_supervision import tree_supervision_loss, why_impossible
 from fairseq_structattn.modules.attention import StructuredAttention
+
+# Terms of the loss that supervise attention, as they are called in the options and in the log.
+TERMS = ("guided_alignment", "coverage_loss", "attention_entropy", "tree_supervision")
+# Those that ask for the distributions of the model, not only for its attention weights.
+POSTERIOR_TERMS = ("guided_alignment", "attention_entropy", "tree_supervision")
 
 
 @dataclass
@@ -27,6 +37,25 @@ class StructuredLabelSmoothedCrossEntropyOptions(LabelSmoothedCrossEntropyCriter
             "--sentence-avg; beside a mean over words, that divided by the words of a sentence)"
         },
     )
+    guided_alignment: float = field(
+        default=0.0,
+        metadata={
+            "help": "weight of the cross entropy of attention with the word alignments of the data (--load-alignments)"
+        },
+    )
+    coverage_loss: float = field(
+        default=0.0, metadata={"help": "weight of the penalty on attending again to what was attended to before"}
+    )
+    attention_entropy: float = field(
+        default=0.0,
+        metadata={"help": "weight of the entropy of the attention distribution: > 0 penalises it, < 0 rewards it"},
+    )
+    tree_supervision: float = field(
+        default=0.0,
+        metadata={
+            "help": "weight of -log p of given heads of the source words (--task structattn_translation --load-heads)"
+        },
+    )
     report_length_to_failure: bool = field(
         default=False, metadata={"help": "log the mean share of the target before the first error, in percent"}
     )
@@ -34,7 +63,14 @@ class StructuredLabelSmoothedCrossEntropyOptions(LabelSmoothedCrossEntropyCriter
 
 @register_criterion("structattn_label_smoothed_cross_entropy", dataclass=StructuredLabelSmoothedCrossEntropyOptions)
 class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
-    """Cross entropy with label smoothing, plus ``pairwise_l2 / 2 · Σb²`` over the pairwise potentials ``b``.
+    """Cross entropy with label smoothing, plus ``pairwise_l2 / 2 · Σb²`` over the pairwise potentials ``b``, plus terms
+    that supervise attention.
+
+    The terms on attention are sums over words, as the cross entropy is, times their weights: with `sentence_avg` an
+    update has their mean over sentences, without it that over target words. They are logged without their weights, in
+    nats for each word that they count. A term of weight 0 is neither computed nor logged. Those other than the coverage
+    loss need a model that has ``has_posterior`` and returns its distributions as
+    :class:`~fairseq_structattn.models.rnn.RNNDecoder` does.
 
     The penalty adds ``pairwise_l2 · b`` to the gradient of an update (Kim et al. 2017, section 4.2), however many
     batches and processes make the update: fairseq divides the sum of their losses by the sum of their sample sizes,
@@ -51,9 +87,17 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         pairwise_l2: weight of the penalty
         report_length_to_failure: log ``length_to_failure``, see
             :func:`~fairseq_structattn.criterions.length_to_failure.length_to_failure`, in percent
+        guided_alignment: weight of :func:`~fairseq_structattn.criterions.guided_alignment.guided_alignment_loss`,
+            logged for each target word that has an alignment
+        coverage_loss: weight of :func:`~fairseq_structattn.criterions.coverage_loss.coverage_loss`
+        attention_entropy: weight of :func:`~fairseq_structattn.criterions.attention_entropy.attention_entropy`; less
+            than 0, it keeps attention open
+        tree_supervision: weight of :func:`~fairseq_structattn.criterions.tree_supervision.tree_supervision_loss`,
+            logged for each source word whose head is given
 
     Raises:
-        ValueError: a negative weight
+        ValueError: a negative weight of another term than the entropy, or ``guided_alignment`` without
+            ``--load-alignments``
     """
 
     def __init__(
@@ -65,17 +109,28 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         report_accuracy=False,
         pairwise_l2=0.0,
         report_length_to_failure=False,
+        guided_alignment=0.0,
+        coverage_loss=0.0,
+        attention_entropy=0.0,
+        tree_supervision=0.0,
     ):
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        if pairwise_l2 < 0:
-            raise ValueError(f"--pairwise-l2 {pairwise_l2}: must be 0 or greater")
-        self.pairwise_l2 = pairwise_l2
+        self.pairwise_l2 = _not_negative("--pairwise-l2", pairwise_l2)
+        weights = {
+            "guided_alignment": _not_negative("--guided-alignment", guided_alignment),
+            "coverage_loss": _not_negative("--coverage-loss", coverage_loss),
+            "attention_entropy": attention_entropy,
+            "tree_supervision": _not_negative("--tree-supervision", tree_supervision),
+        }
+        self.term_weights = {name: weight for name, weight in weights.items() if weight != 0}
+        if guided_alignment and not getattr(task.cfg, "load_alignments", False):
+            raise ValueError(f"--guided-alignment {guided_alignment} needs word alignments: add --load-alignments")
         self.report_length_to_failure = report_length_to_failure
         self.eos = task.target_dictionary.eos()
 
     def forward(self, model, sample, reduce=True):
         """The loss, its sample size and what to log; see fairseq's criterion of the same name."""
-        net_output = model(**sample["net_input"])
+        net_output = model(**sample["net_input"], **self._request(model))
         loss, nll_loss = self.compute_loss(model, net_output, sample, reduce=reduce)
         target = sample["target"]
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
@@ -95,8 +150,71 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
             penalty = self.pairwise_l2 / 2 * pairwise_square_norm(model) * sample_size
             loss = loss + penalty
             logging_output["pairwise_l2"] = utils.item(penalty.data)
+        for name, weight in self.term_weights.items() if reduce else ():
+            value, words = getattr(self, f"_{name}")(model, sample, net_output[1])
+            loss = loss + weight * value
+            logging_output[name], logging_output[f"{name}_words"] = value.data, words
         logging_output["loss"] = loss.data
         return loss, sample_size, logging_output
+
+    def _request(self, model: nn.Module) -> Dict[str, bool]:
+        """What to ask of the model beside its input."""
+        needed = [name for name in POSTERIOR_TERMS if name in self.term_weights]
+        if needed and not getattr(model, "has_posterior", False):
+            raise ValueError(
+                f"{_flag(needed[0])} needs the distributions that a model attends with, which this one does not "
+                "return: choose an --arch structattn_rnn…"
+            )
+        return {"return_posterior": True} if needed else {}
+
+    # The terms: their sums over a batch, and over how many words. Every batch has them, if need be as zeros, since
+    # processes add up their logs, which must have the same entries.
+
+    def _guided_alignment(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
+        posterior, target = _attended(extra["posterior"], "--guided-alignment"), sample["target"]
+        links = sample.get("alignments")
+        if links is None:
+            self._expect_alignments(model.training)
+            return _nothing(target)
+        weights, source = sample["align_weights"], sample["net_input"]["src_tokens"]
+        alignment = alignment_matrix(links, weights, source, target.size(1), self.padding_idx)
+        return guided_alignment_loss(posterior, alignment), weights.sum()
+
+    def _expect_alignments(self, training: bool) -> None:
+        """Raises where it is not only this batch that has no alignments."""
+        data = getattr(self.task, "datasets", {}).get(getattr(self.task.cfg, "train_subset", None))
+        if training and data is not None and not _has_alignments(data):
+            cfg = self.task.cfg
+            name = f"{cfg.train_subset}.align.{cfg.source_lang}-{cfg.target_lang}"
+            raise FileNotFoundError(
+                f"--guided-alignment: no alignments {name} in {cfg.data}: binarise them with fairseq-preprocess "
+                "--align-suffix"
+            )
+
+    def _coverage_loss(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
+        counted = sample["target"].ne(self.padding_idx)
+        return coverage_loss(_attended(extra["attn"][0], "--coverage-loss"), counted), counted.sum()
+
+    def _attention_entropy(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
+        counted = sample["target"].ne(self.padding_idx)
+        return attention_entropy(_attended(extra["posterior"], "--attention-entropy"), counted), counted.sum()
+
+    def _tree_supervision(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
+        distribution, heads = extra["source_heads"], sample.get("source_heads")
+        if distribution is None:
+            raise ValueError("--tree-supervision: the model has no trees over the source: choose a --source-attention")
+        if heads is None:
+            if model.training:
+                raise ValueError(
+                    "--tree-supervision needs heads of the source words: add --task structattn_translation --load-heads"
+                )
+            return _nothing(sample["target"])
+        cost, given = tree_supervision_loss(distribution, heads)
+        cost = cost.masked_fill(given == 0, 0)
+        for index in cost.isinf().nonzero().flatten().tolist()[:1]:
+            line, reason = sample["id"][index].item() + 1, why_impossible(distribution, heads[index])
+            raise ValueError(f"--tree-supervision: {sample['source_heads_path']}, line {line}: {reason}")
+        return cost.sum(), given.sum()
 
     @classmethod
     def reduce_metrics(cls, logging_outputs) -> None:
@@ -106,6 +224,11 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         if any("pairwise_l2" in log for log in logging_outputs):
             penalty = sum(log.get("pairwise_l2", 0) for log in logging_outputs)
             metrics.log_scalar("pairwise_l2", penalty / sample_size, sample_size, round=6)
+        for name in TERMS:
+            words = utils.item(sum(log.get(f"{name}_words", 0) for log in logging_outputs))
+            if words > 0:
+                value = utils.item(sum(log.get(name, 0) for log in logging_outputs))
+                metrics.log_scalar(name, value / words, words, round=4)
         if any("length_to_failure" in log for log in logging_outputs):
             sentences = sum(log.get("nsentences", 0) for log in logging_outputs)
             share = sum(utils.item(log.get("length_to_failure", 0)) for log in logging_outputs) / sentences
@@ -119,3 +242,32 @@ def pairwise_square_norm(model: nn.Module) -> Tensor:
         if isinstance(module, StructuredAttention) and "pairwise" in module.tables:
             total = total + module.tables["pairwise"].float().pow(2).sum()
     return total
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _not_negative(option: str, weight: float) -> float:
+    if weight < 0:
+        raise ValueError(f"{option} {weight}: must be 0 or greater")
+    return weight
+
+
+def _attended(attention, option: str):
+    if attention is None:
+        raise ValueError(f"{option}: the model returns no attention: choose an --attention-distribution, not none")
+    return attention
+
+
+def _nothing(target: Tensor) -> Tuple[Tensor, Tensor]:
+    """A term that no word of the batch has a part in."""
+    return target.new_zeros((), dtype=torch.float32), target.new_zeros(())
+
+
+def _has_alignments(data) -> bool:
+    while getattr(data, "align_dataset", None) is None:
+        if not hasattr(data, "dataset"):
+            return False
+        data = data.dataset
+    return True

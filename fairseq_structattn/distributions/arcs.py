@@ -8,6 +8,8 @@ from torch import Tensor
 from .semirings import NEGATIVE_INFINITY
 from .structured import StructuredDistribution, cached
 
+UNKNOWN_HEAD = -1
+
 
 class ArcDistribution(StructuredDistribution):
     """p(z) ∝ exp(Σ of the scores of the arcs of z), where each of n words has one head: a word or the root.
@@ -54,6 +56,39 @@ class ArcDistribution(StructuredDistribution):
     def _masked_scores(self) -> Tensor:
         """Scores with −inf where there is no arc."""
         return self._arc_scores.to(self.compute_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
+
+    def log_prob_of_heads(self, heads: Tensor) -> Tensor:
+        """Log-probability of given heads, ``[*batch]``: of the one structure that they form or, where heads are
+        unknown, of all structures that agree with them, together. −inf where no structure does.
+
+        Args:
+            heads: integers ``[*batch, n]``: the head of each word, 0 for the root, or :data:`UNKNOWN_HEAD`. What is in
+                padding is not looked at.
+
+        Raises:
+            ValueError: heads of another shape.
+        """
+        if heads.shape != self.batch_shape + (self.max_length,):
+            expected = tuple(self.batch_shape) + (self.max_length,)
+            raise ValueError(f"heads has shape {tuple(heads.shape)}; it must be {expected}")
+        known = (heads != UNKNOWN_HEAD) & self.position_mask
+        if torch.equal(known, self.position_mask):
+            return self.log_prob(self._arcs_of(heads))
+        with self._full_precision():
+            others = known.unsqueeze(-2) & (self._arcs_of(heads) == 0)
+            agreeing = self._with_scores(self._masked_scores.masked_fill(others, NEGATIVE_INFINITY))._inferred[0]
+            impossible = agreeing == NEGATIVE_INFINITY
+            log_prob = agreeing.masked_fill(impossible, 0) - self._inferred[0].masked_fill(impossible, 0)
+            return self._public(log_prob.masked_fill(impossible, NEGATIVE_INFINITY))
+
+    def _with_scores(self, arc_scores: Tensor) -> "ArcDistribution":
+        """A distribution of the same kind, with other scores."""
+        return type(self)(arc_scores, self.lengths)
+
+    def _arcs_of(self, heads: Tensor) -> Tensor:
+        """Parts 0 and 1, ``[*sample, *batch, n+1, n]``, of structures given as heads."""
+        numbers = torch.arange(self.max_length + 1, device=self.device).unsqueeze(-1)
+        return (heads.unsqueeze(-2) == numbers).to(self.compute_dtype)
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         return (self._masked_scores,)

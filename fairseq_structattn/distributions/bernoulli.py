@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .registry import register_distribution
-from .structured import StructuredDistribution, split_positions
+from .structured import StructuredDistribution, log_prob_of_marks, split_positions
 
 
 @register_distribution("sigmoid")
@@ -34,6 +34,11 @@ class Bernoulli(StructuredDistribution):
     def support_size(self) -> Tensor:
         """2 to the length, ``[*batch]`` in float64."""
         return torch.exp2(self.lengths.double())
+
+    def alignment_log_prob(self, alignment: Tensor) -> Tensor:
+        """log p of selecting the aligned positions and no other, see
+        :meth:`StructuredDistribution.alignment_log_prob`."""
+        return log_prob_of_marks(self, alignment)
 
     def _inference(self) -> Tuple[Tensor, Tensor]:
         (logits,) = self._potentials()

@@ -53,6 +53,15 @@ class Categorical(StructuredDistribution):
     def _masked_logits(self) -> Tensor:
         return self._without_padding(self._logits.to(self.compute_dtype), NEGATIVE_INFINITY)
 
+    def alignment_log_prob(self, alignment: Tensor) -> Tensor:
+        """Σᵢ Aᵢ log p(z = i), see :meth:`StructuredDistribution.alignment_log_prob`."""
+        (share,) = self._parts(alignment)
+        aligned = share.sum(-1)
+        with self._full_precision():
+            log_partition = self._inferred[0]
+            possible = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)
+            return self._public(self._score((share,)) - aligned * possible)
+
     def _inference(self) -> Tuple[Tensor, Tensor]:
         return LogSemiring.sum(self._masked_logits, -1), self._probabilities
 

@@ -47,7 +47,7 @@ class StructuredDistribution(ABC):
     A subclass calls ``super().__init__`` and provides, in ``compute_dtype``, ``_inference``, ``_potentials``,
     ``_argmax``, ``_sample`` and ``support_size``; where a structure is more than one tensor of parts, also
     ``_expected_parts`` and ``_parts``. Attention uses it through ``parameter_shapes``, ``from_scores`` and
-    ``position_marginals``.
+    ``position_marginals``, and learns from given alignments through ``alignment_log_prob``.
 
     Args:
         batch_shape: the leading dimensions.
@@ -103,6 +103,26 @@ class StructuredDistribution(ABC):
     def position_marginals(self) -> Tensor:
         """Probability that each position is selected, ``[*batch, n]``: what attention weighs its values with."""
         return self.marginals
+
+    def alignment_log_prob(self, alignment: Tensor) -> Tensor:
+        """How probable it is to attend where an alignment says, as a logarithm: what a criterion maximises.
+
+        Here it is −(cross entropy) of the alignment with the marginals divided by their sum, Σᵢ Aᵢ log(μᵢ/Σⱼμⱼ), where
+        no logarithm is taken of less than the smallest normal number. One position out of n has Σᵢ Aᵢ log p(z = i), and
+        marks of single positions, independent or in a chain, log p(z = the aligned ones): either is computed from the
+        potentials, so that a probability too small for a number costs no infinity and keeps its whole gradient.
+
+        Args:
+            alignment: A, the shares of the positions, ``[*batch, n]``: at least 0, in sum 1; or 0 throughout, for no
+                alignment. What is in padding is not looked at.
+
+        Returns:
+            ``[*batch]``, 0 without alignment; −inf where only forbidden positions, or no structure, have it.
+        """
+        marginals = self.position_marginals
+        smallest = torch.finfo(marginals.dtype).tiny
+        total = marginals.sum(-1, keepdim=True).clamp(min=smallest)
+        return (alignment.to(marginals.dtype) * (marginals.clamp(min=smallest).log() - total.log())).sum(-1)
 
     @property
     @abstractmethod
@@ -243,6 +263,12 @@ class StructuredDistribution(ABC):
             )
         if self.device.type == "cpu" and not torch.equal(self.lengths, other.lengths):
             raise ValueError(f"other has lengths {other.lengths.tolist()}; kl needs {self.lengths.tolist()}")
+
+
+def log_prob_of_marks(distribution: StructuredDistribution, alignment: Tensor) -> Tensor:
+    """``alignment_log_prob`` of a distribution whose structures mark positions with 0 and 1."""
+    marks = distribution._without_padding(alignment) > 0
+    return distribution.log_prob(marks).masked_fill(~marks.any(-1), 0)
 
 
 def split_positions(name: str, scores: Tensor) -> Tuple[torch.Size, int]:

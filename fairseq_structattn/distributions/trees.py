@@ -89,11 +89,11 @@ class DependencyTree(ArcDistribution):
     def _argmax(self) -> Tensor:
         with torch.no_grad():
             heads = self._algorithms().argmax(*self._problem())
-        return self._arcs(heads.reshape(self.batch_shape + (self.max_length,)))
+        return self._arcs_of(heads.reshape(self.batch_shape + (self.max_length,)))
 
     def _sample(self, sample_shape: torch.Size) -> Tensor:
         heads = self._algorithms().sample(*self._problem(), sample_shape.numel())
-        return self._arcs(heads.reshape(sample_shape + self.batch_shape + (self.max_length,)))
+        return self._arcs_of(heads.reshape(sample_shape + self.batch_shape + (self.max_length,)))
 
     def _in_support(self, structure: Tensor) -> Tensor:
         words = self.position_mask
@@ -109,10 +109,8 @@ class DependencyTree(ArcDistribution):
         scores = self._masked_scores.reshape(self.batch_shape.numel(), self.max_length + 1, self.max_length)
         return scores, self.lengths.reshape(-1), self.roots == "single"
 
-    def _arcs(self, heads: Tensor) -> Tensor:
-        """Parts 0 and 1, ``[*sample, *batch, n+1, n]``, of trees given as heads."""
-        numbers = torch.arange(self.max_length + 1, device=self.device).unsqueeze(-1)
-        return (heads.unsqueeze(-2) == numbers).to(self.compute_dtype)
+    def _with_scores(self, arc_scores: Tensor) -> "DependencyTree":
+        return type(self)(arc_scores, self.lengths, self.roots)
 
 
 def _reaches_root(heads: Tensor) -> Tensor:

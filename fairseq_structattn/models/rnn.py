@@ -1,7 +1,7 @@
 """``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
 
 import os
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIn
 from fairseq.modules import AdaptiveSoftmax
 from torch import Tensor, nn
 
+from fairseq_structattn.distributions import StructuredDistribution
 from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
 from fairseq_structattn.modules.attention import Attend, AttentionSource, StructuredAttention
 from fairseq_structattn.modules.bridge import STARTS
@@ -30,6 +31,8 @@ class EncoderOutput(NamedTuple):
         left_padding: ``[batch]``, how many padding symbols came before each sentence in ``src_tokens``
         finals: final state of each encoder layer, ``[batch, layers, final_dim]``
         arcs: where the decoder attends over trees, scores of arcs ``[batch, src_len, src_len-1]``
+        coverage: where the decoder's score knows of coverage, what that needs to know of the states
+        heads: where the encoder was asked for it, the distribution over the heads of the words
     """
 
     keys: Tensor
@@ -38,15 +41,18 @@ class EncoderOutput(NamedTuple):
     left_padding: Tensor
     finals: Tensor
     arcs: Optional[Tensor]
+    coverage: Optional[Tensor]
+    heads: Optional[StructuredDistribution] = None
 
     @property
     def source(self) -> AttentionSource:
         """What attention asks for."""
-        return AttentionSource(self.keys, self.states, self.lengths, self.arcs)
+        return AttentionSource(self.keys, self.states, self.lengths, self.arcs, self.coverage)
 
     def reorder(self, new_order: Tensor) -> "EncoderOutput":
-        """Sentences `new_order` ``[new_batch]`` of this batch."""
-        return EncoderOutput(*(None if part is None else part.index_select(0, new_order) for part in self))
+        """Sentences `new_order` ``[new_batch]`` of this batch, without the distribution over heads."""
+        tensors = self._replace(heads=None)
+        return EncoderOutput(*(None if part is None else part.index_select(0, new_order) for part in tensors))
 
 
 class DecoderStep(NamedTuple):
@@ -60,10 +66,29 @@ class DecoderStep(NamedTuple):
     feed: Tensor
 
 
+class Decoded(NamedTuple):
+    """What the target steps of a call leave behind: features ``[tgt_len, batch, output_dim]``, weights ``[batch,
+    tgt_len, src_len]`` and their distribution (None without attention), and what the next call starts from: the state,
+    the features that it reads, and coverage ``[batch, src_len, size]`` (None without)."""
+
+    features: Tensor
+    weights: Optional[Tensor]
+    posterior: Callable[[], Optional[StructuredDistribution]]
+    state: State
+    feed: Tensor
+    coverage: Optional[Tensor]
+
+
 @register_model("structattn_rnn", dataclass=RNNOptions)
 class StructuredAttentionRNN(FairseqEncoderDecoderModel):
     """Encoder-decoder with attention over structures (Kim et al. 2017); its architectures are in
-    :mod:`~fairseq_structattn.models.rnn_architectures`."""
+    :mod:`~fairseq_structattn.models.rnn_architectures`.
+
+    With ``return_posterior=True``, ``forward`` also returns the distributions that it attended with, see
+    :meth:`RNNDecoder.forward`: for criterions, which look at ``has_posterior`` before they ask.
+    """
+
+    has_posterior = True
 
     @classmethod
     def build_model(cls, cfg, task) -> "StructuredAttentionRNN":
@@ -119,26 +144,35 @@ class RNNEncoder(FairseqEncoder):
         self.max_source_positions = options.max_source_positions
         # Belongs to the attention, but is applied here, once per sentence.
         self.key_projection = nn.Identity() if attention is None else attention.score.key_projection
+        coverage = None if attention is None else attention.coverage
+        self.coverage_projection = None if coverage is None else coverage.source_projection
         self.arc_scorer = _build_scorer(options) if attention and attention.distribution.needs_arcs else None
         # The first symbol of every sentence for those that parse: "$" in Kim et al. 2017, section 4.1.
         parses = self.parser is not None or self.arc_scorer is not None
         self.root = nn.Parameter(torch.randn(embed_tokens.embedding_dim)) if parses else None
 
-    def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **unused) -> EncoderOutput:
+    def forward(
+        self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, return_posterior: bool = False, **unused
+    ) -> EncoderOutput:
         """Encodes a batch.
 
         Args:
             src_tokens: ``[batch, src_len]``, padded on the left or on the right, possibly wider than its longest
                 sentence
             src_lengths: not used, padding is recognised by its symbol
+            return_posterior: keep the distribution over the heads of the words in ``heads``
         """
+        heads = None
         embedded, states, finals, lengths, left_padding = self._read(src_tokens)
         words = states if self.root is None else states[:, 1:]
         if self.parser is not None:
-            words = torch.cat((words, self.parser(embedded, states, lengths).vectors), -1)
+            heads, vectors = self.parser(embedded, states, lengths)
+            words = torch.cat((words, vectors), -1)
         words = F.dropout(words, self.dropout_out, self.training)
         arcs = None if self.arc_scorer is None else self.arc_scorer(embedded[:-1], (lengths - 1).clamp(min=0))
-        return EncoderOutput(self.key_projection(words), words, lengths, left_padding, finals, arcs)
+        coverage = None if self.coverage_projection is None else self.coverage_projection(words)
+        heads = heads if return_posterior else None
+        return EncoderOutput(self.key_projection(words), words, lengths, left_padding, finals, arcs, coverage, heads)
 
     def source_attention(self, src_tokens: Tensor) -> SoftHeads:
         """What ``--source-attention`` finds in a batch ``[batch, src_len]``, padded on either side: the distribution
@@ -178,7 +212,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
     """Stacked LSTM or GRU that attends to the source.
 
     Where no input of the recurrence depends on what was attended to before, all target steps run at once and attention
-    is one call; with input feeding, or with the previous state as query, they run one after the other.
+    is one call; with input feeding, with the previous state as query or with coverage, they run one after the other.
 
     Args:
         options: options of the model
@@ -203,6 +237,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         self.dropout_out = options.dropout_of("decoder_dropout_out")
         self.max_target_positions = options.max_target_positions
         self.query_previous = options.attention_query == "previous"
+        self.has_coverage = attention is not None and attention.coverage is not None
         embed_dim, hidden_size = embed_tokens.embedding_dim, options.decoder_hidden_size
         out_embed_dim = options.decoder_out_embed_dim
         context_dim = 0 if attention is None else options.source_dim()
@@ -250,8 +285,9 @@ class RNNDecoder(FairseqIncrementalDecoder):
         encoder_out: EncoderOutput,
         incremental_state: Optional[IncrementalState] = None,
         features_only: bool = False,
+        return_posterior: bool = False,
         **unused,
-    ) -> Tuple[Tensor, Dict[str, List[Optional[Tensor]]]]:
+    ) -> Tuple[Tensor, Dict[str, Any]]:
         """Decodes a batch, or its next words.
 
         Args:
@@ -260,13 +296,20 @@ class RNNDecoder(FairseqIncrementalDecoder):
             incremental_state: where the state between steps is kept; from the second call on, only the last token is
                 read
             features_only: leave out the output layer
+            return_posterior: also return the distributions that were attended with
 
         Returns:
             scores of words ``[batch, tgt_len, vocabulary]`` (with an adaptive softmax or `features_only`: features
             ``[batch, tgt_len, decoder_out_embed_dim]``), and ``{"attn": [weights]}`` with weights
-            ``[batch, tgt_len, src_len]`` in the order of ``src_tokens``, None without attention
+            ``[batch, tgt_len, src_len]`` in the order of ``src_tokens``, None without attention. With
+            `return_posterior` the dictionary also has ``"posterior"``, the distribution over the source of each target
+            step, of batch shape ``[batch, tgt_len]``, None without attention, and ``"source_heads"``, that over the
+            heads of the source words, of batch shape ``[batch]``, None without source attention (or where the encoder
+            was not asked for it). Either has its sentences right-padded, whatever the padding of ``src_tokens``
         """
-        features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
+        features, extra = self.extract_features(
+            prev_output_tokens, encoder_out, incremental_state, return_posterior=return_posterior
+        )
         return (features if features_only else self.output_layer(features)), extra
 
     def extract_features(
@@ -274,42 +317,54 @@ class RNNDecoder(FairseqIncrementalDecoder):
         prev_output_tokens: Tensor,
         encoder_out: EncoderOutput,
         incremental_state: Optional[IncrementalState] = None,
+        return_posterior: bool = False,
         **unused,
-    ) -> Tuple[Tensor, Dict[str, List[Optional[Tensor]]]]:
+    ) -> Tuple[Tensor, Dict[str, Any]]:
         """:meth:`forward` without the output layer."""
         cached = self.get_incremental_state(incremental_state, "decoder")
         if cached is not None:
             prev_output_tokens = prev_output_tokens[:, -1:]
         embedded = F.dropout(self.embed_tokens(prev_output_tokens), self.dropout_in, self.training).transpose(0, 1)
-        state, feed = self._initial_state(encoder_out, embedded) if cached is None else self._unpack(cached)
-        run = self._step_by_step if self.query_previous or self.feed_dim else self._all_at_once
-        features, weights, state, feed = run(embedded, state, feed, encoder_out.source)
-        self.set_incremental_state(incremental_state, "decoder", self._pack(state, feed))
+        start = self._initial_state(encoder_out, embedded) if cached is None else self._unpack(cached)
+        one_by_one = self.query_previous or self.feed_dim or self.has_coverage
+        run = self._step_by_step if one_by_one else self._all_at_once
+        decoded = run(embedded, *start, encoder_out.source)
+        self.set_incremental_state(incremental_state, "decoder", self._pack(decoded))
+        features, weights = decoded.features, decoded.weights
         if weights is not None:
             weights = rotate_right(weights, encoder_out.left_padding)
         if self.narrowing is not None:
             features = F.dropout(self.narrowing(features), self.dropout_out, self.training)
-        return features.transpose(0, 1), {"attn": [weights]}
+        extra = {"attn": [weights]}
+        if return_posterior:
+            extra.update(posterior=decoded.posterior(), source_heads=encoder_out.heads)
+        return features.transpose(0, 1), extra
 
     def output_layer(self, features: Tensor, **unused) -> Tensor:
         """Scores of words; an adaptive softmax scores them later and gets the features."""
         return features if self.output_projection is None else self.output_projection(features)
 
-    def _initial_state(self, encoder_out: EncoderOutput, embedded: Tensor) -> Tuple[State, Tensor]:
+    def _initial_state(self, encoder_out: EncoderOutput, embedded: Tensor) -> Tuple[State, Tensor, Optional[Tensor]]:
         state = self.start(encoder_out.finals)
-        return state, embedded.new_zeros(embedded.size(1), self.feed_dim)
+        return state, embedded.new_zeros(embedded.size(1), self.feed_dim), None
 
-    def _all_at_once(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
+    def _all_at_once(
+        self, embedded: Tensor, state: State, feed: Tensor, coverage: Optional[Tensor], source: AttentionSource
+    ) -> Decoded:
         hidden, state = self.rnn(embedded, state)
-        context, weights = None, None
+        posterior = context = weights = None
         if self.attention is not None:
-            context, weights = self.attention(hidden.transpose(0, 1), source)
+            posterior = self.attention.posterior(hidden.transpose(0, 1), source)
+            context, weights = self.attention.expectation(posterior, source)
             context = context.transpose(0, 1)
-        return self._read_out(self.readout, hidden, context, embedded), weights, state, feed
+        features = self._read_out(self.readout, hidden, context, embedded)
+        return Decoded(features, weights, lambda: posterior, state, feed, coverage)
 
-    def _step_by_step(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource):
+    def _step_by_step(
+        self, embedded: Tensor, state: State, feed: Tensor, coverage: Optional[Tensor], source: AttentionSource
+    ) -> Decoded:
         layers, steps = unstack_state(state), []
-        attend = None if self.attention is None else self.attention.for_steps(source)
+        attend = None if self.attention is None else self.attention.for_steps(source, coverage)
         readout = self.readout.for_steps() if self.feed_dim else None
         for word, advance in zip(embedded.unbind(0), self.rnn.for_steps(embedded)):
             if self.query_previous:
@@ -329,8 +384,10 @@ class RNNDecoder(FairseqIncrementalDecoder):
         else:
             # What no step needed is done for all of them together.
             features = self._read_out(self.readout, torch.stack(steps.hidden), torch.stack(steps.context), embedded)
-        weights = None if self.attention is None else torch.cat(steps.weights, 1)
-        return features, weights, stack_state(layers), feed
+        if attend is None:
+            return Decoded(features, None, lambda: None, stack_state(layers), feed, None)
+        weights = torch.cat(steps.weights, 1)
+        return Decoded(features, weights, attend.posterior, stack_state(layers), feed, attend.coverage)
 
     @staticmethod
     def _attend(attend: Optional[Attend], hidden: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor]]:
@@ -345,11 +402,15 @@ class RNNDecoder(FairseqIncrementalDecoder):
     ) -> Tensor:
         return F.dropout(readout(hidden, context, word), self.dropout_out, self.training)
 
-    def _pack(self, state: State, feed: Tensor) -> Dict[str, Optional[Tensor]]:
-        return {"feed": feed, **{f"state{index}": part for index, part in enumerate(state)}}
+    def _pack(self, decoded: Decoded) -> Dict[str, Optional[Tensor]]:
+        state = {f"state{index}": part for index, part in enumerate(decoded.state)}
+        coverage = {} if decoded.coverage is None else {"coverage": decoded.coverage.permute(2, 0, 1)}
+        return {"feed": decoded.feed, **state, **coverage}
 
-    def _unpack(self, cached: Dict[str, Optional[Tensor]]) -> Tuple[State, Tensor]:
-        return tuple(cached[f"state{index}"] for index in range(self.rnn.state_size)), cached["feed"]
+    def _unpack(self, cached: Dict[str, Optional[Tensor]]) -> Tuple[State, Tensor, Optional[Tensor]]:
+        state = tuple(cached[f"state{index}"] for index in range(self.rnn.state_size))
+        coverage = cached.get("coverage")
+        return state, cached["feed"], None if coverage is None else coverage.permute(1, 2, 0)
 
     def reorder_incremental_state(self, incremental_state: Optional[IncrementalState], new_order: Tensor) -> None:
         """Keeps the hypotheses `new_order` ``[new_batch]``; all that is cached has the batch second to last."""
@@ -404,6 +465,9 @@ def _build_attention(options: RNNOptions) -> Optional[StructuredAttention]:
         scale=options.attention_scale,
         normalize=options.attention_normalize,
         roots=options.tree_roots,
+        coverage=options.attention_coverage,
+        coverage_size=options.attention_coverage_size,
+        max_fertility=options.attention_max_fertility,
     )
 
 

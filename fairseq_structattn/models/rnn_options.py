@@ -9,6 +9,7 @@ from fairseq_structattn.distributions import distribution_names
 from fairseq_structattn.distributions.trees import ROOTS
 from fairseq_structattn.modules.attention import NORMALIZATIONS
 from fairseq_structattn.modules.bridge import STARTS
+from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
 from fairseq_structattn.modules.parser_attention import BOUNDS, HEADS, SCORERS
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import CELLS
@@ -64,6 +65,15 @@ class RNNOptions(FairseqDataclass):
     attention_scale: float = _option(1.0, "factor on the attention weights")
     attention_normalize: str = _option(
         "none", "sum: divide marginals by their sum before scaling; none: use them as they are"
+    )
+    attention_coverage: str = _option(
+        NO_COVERAGE,
+        "what the score knows of the weights of earlier steps: none, sum (their sum), fertility (their sum in relation "
+        "to an expected fertility), gru (a recurrent summary)",
+    )
+    attention_coverage_size: int = _option(10, "numbers for each source position in --attention-coverage gru")
+    attention_max_fertility: float = _option(
+        2.0, "words that a source position translates to at most, in --attention-coverage fertility"
     )
     source_attention: str = _option(
         NO_ATTENTION,
@@ -125,6 +135,11 @@ class RNNOptions(FairseqDataclass):
                 f"--attention-query previous has no meaning with --attention-distribution {NO_ATTENTION}: "
                 "leave it out or choose a distribution"
             )
+        if self.attention_distribution == NO_ATTENTION and self.attention_coverage != NO_COVERAGE:
+            raise ValueError(
+                f"--attention-coverage {self.attention_coverage} has no meaning with --attention-distribution "
+                f"{NO_ATTENTION}: leave it out or choose a distribution"
+            )
         self._check_embeddings()
 
     def _check_choices(self) -> None:
@@ -136,6 +151,7 @@ class RNNOptions(FairseqDataclass):
             "attention_score": score_names(),
             "attention_query": QUERIES,
             "attention_normalize": NORMALIZATIONS,
+            "attention_coverage": COVERAGES,
             "source_attention": [NO_ATTENTION, *HEADS],
             "arc_score": SCORERS,
             "arc_bound": BOUNDS,
@@ -148,7 +164,7 @@ class RNNOptions(FairseqDataclass):
     def _check_numbers(self) -> None:
         sizes = ["encoder_embed_dim", "encoder_hidden_size", "attention_hidden_size", "parser_hidden_size"]
         sizes += ["decoder_embed_dim", "decoder_hidden_size", "decoder_layers", "decoder_out_embed_dim"]
-        sizes += ["max_source_positions", "max_target_positions"]
+        sizes += ["max_source_positions", "max_target_positions", "attention_coverage_size"]
         for name in sizes:
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -160,8 +176,9 @@ class RNNOptions(FairseqDataclass):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
                 raise ValueError(f"{_flag(name)} {value}: must be at least 0 and less than 1")
-        if self.attention_scale <= 0:
-            raise ValueError(f"--attention-scale {self.attention_scale}: must be greater than 0")
+        for name in ("attention_scale", "attention_max_fertility"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{_flag(name)} {getattr(self, name)}: must be greater than 0")
 
     def _check_embeddings(self) -> None:
         if self.share_all_embeddings and self.encoder_embed_dim != self.decoder_embed_dim:

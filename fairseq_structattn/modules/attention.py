@@ -1,12 +1,13 @@
 """Attention as the expectation of a latent variable: score → distribution → expectation."""
 
-from typing import Callable, NamedTuple, Optional, Tuple
+from typing import Callable, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution, get_distribution
+from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
 from fairseq_structattn.modules.repeated_product import RepeatedProduct
 from fairseq_structattn.modules.scores import build_score
 
@@ -25,12 +26,15 @@ class AttentionSource(NamedTuple):
         lengths: ``[batch]``, padding is on the right
         arcs: where attention is over trees, scores of arcs between the source words, ``</s>`` left out:
             ``[batch, src_len, src_len-1]``, one row per head, the root first
+        coverage: where the score knows of coverage, what
+            :attr:`~fairseq_structattn.modules.coverage.Coverage.source_projection` makes of the values
     """
 
     keys: Tensor
     values: Tensor
     lengths: Tensor
     arcs: Optional[Tensor] = None
+    coverage: Optional[Tensor] = None
 
 
 class StructuredAttention(nn.Module):
@@ -52,6 +56,10 @@ class StructuredAttention(nn.Module):
         normalize: ``"none"`` uses λμᵢ, ``"sum"`` uses λμᵢ/Σμ as Kim et al. 2017 do for the chain with λ = 2
             (section 4.2)
         roots: for trees, how many words may hang on the root: ``"multi"`` or ``"single"``
+        coverage: a key of :data:`~fairseq_structattn.modules.coverage.COVERAGES`; other than ``"none"``, attention is
+            step by step, by :meth:`for_steps`
+        coverage_size: size of a coverage that leaves it open, ``"gru"``
+        max_fertility: N of coverage with fertility
 
     Attributes:
         tables: what the distribution has learned beside the scores, such as the pairwise potentials of the chain
@@ -70,10 +78,15 @@ class StructuredAttention(nn.Module):
         scale: float = 1.0,
         normalize: str = "none",
         roots: str = "multi",
+        coverage: str = NO_COVERAGE,
+        coverage_size: int = 10,
+        max_fertility: float = 2.0,
     ):
         super().__init__()
         if normalize not in NORMALIZATIONS:
             raise ValueError(f"--attention-normalize {normalize}: not known, choose from {', '.join(NORMALIZATIONS)}")
+        if coverage not in COVERAGES:
+            raise ValueError(f"--attention-coverage {coverage}: not known, choose from {', '.join(COVERAGES)}")
         self.score = build_score(score, query_dim, source_dim, hidden_dim or query_dim)
         self.distribution = get_distribution(distribution)
         self.scale = scale
@@ -85,6 +98,10 @@ class StructuredAttention(nn.Module):
                 for name, shape in self.distribution.parameter_shapes().items()
             }
         )
+        self.coverage = None
+        if COVERAGES[coverage] is not None:
+            key_dim = self.score.key_projection(torch.empty(1, 1, source_dim)).size(-1)
+            self.coverage = COVERAGES[coverage](query_dim, source_dim, key_dim, coverage_size, max_fertility)
 
     def prepare(self, states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None) -> AttentionSource:
         """Does once what depends on the source only.
@@ -94,7 +111,13 @@ class StructuredAttention(nn.Module):
             lengths: ``[batch]``
             arcs: see :class:`AttentionSource`
         """
-        return AttentionSource(self.score.key_projection(states), states, lengths, arcs)
+        return AttentionSource(self.score.key_projection(states), states, lengths, arcs, self.cover(states))
+
+    def cover(self, states: Tensor) -> Optional[Tensor]:
+        """What coverage needs to know of source states ``[batch, src_len, source_dim]``, None if nothing."""
+        if self.coverage is None or self.coverage.source_projection is None:
+            return None
+        return self.coverage.source_projection(states)
 
     def forward(self, query: Tensor, source: AttentionSource) -> Tuple[Tensor, Tensor]:
         """Attends to the source from every query.
@@ -107,25 +130,38 @@ class StructuredAttention(nn.Module):
             contexts ``[batch, tgt_len, source_dim]`` and weights ``[batch, tgt_len, src_len]``, which are exactly 0
             on padding
         """
-        weights = self._weights(self.posterior(query, source)).to(source.values.dtype)
-        return torch.bmm(weights, source.values), weights
+        if self.coverage is None:
+            return self.expectation(self.posterior(query, source), source)
+        attend = self.for_steps(source)
+        contexts, weights = zip(*(attend(step) for step in query.split(1, 1)))
+        return torch.cat(contexts, 1), torch.cat(weights, 1)
 
-    def for_steps(self, source: AttentionSource) -> Attend:
-        """:meth:`forward` as a function of the query alone, for queries that come one after the other."""
-        scores_of, context_of = self.score.for_steps(source.keys), RepeatedProduct(source.values)
+    def for_steps(self, source: AttentionSource, coverage: Optional[Tensor] = None) -> "AttentionSteps":
+        """:meth:`forward` as a function of the query alone, for queries that come one after the other.
 
-        def attend(query: Tensor) -> Tuple[Tensor, Tensor]:
-            weights = self._weights(self._distribution(scores_of(query), source)).to(source.values.dtype)
-            return context_of(weights), weights
-
-        return attend
+        Args:
+            source: from :meth:`prepare`
+            coverage: what earlier steps have covered, ``[batch, src_len, size]``; None at the first step
+        """
+        return AttentionSteps(self, source, coverage)
 
     def posterior(self, query: Tensor, source: AttentionSource) -> StructuredDistribution:
         """The distribution itself, one per target step (batch shape ``[batch, tgt_len]``), with all that it can tell:
         marginals, the most likely structure, samples, entropy."""
-        return self._distribution(self.score(query, source.keys), source)
+        if self.coverage is None:
+            return self.distribution_of(self.score(query, source.keys), source)
+        attend = self.for_steps(source)
+        for step in query.split(1, 1):
+            attend(step)
+        return attend.posterior()
 
-    def _distribution(self, scores: Tensor, source: AttentionSource) -> StructuredDistribution:
+    def expectation(self, posterior: StructuredDistribution, source: AttentionSource) -> Tuple[Tensor, Tensor]:
+        """Contexts and weights, as :meth:`forward` returns them, of what :meth:`posterior` returns."""
+        weights = self.weights_of(posterior).to(source.values.dtype)
+        return torch.bmm(weights, source.values), weights
+
+    def distribution_of(self, scores: Tensor, source: AttentionSource) -> StructuredDistribution:
+        """The distribution for scores ``[batch, tgt_len, src_len]`` of the source positions."""
         # Below float32 neither inference nor the sum of the marginals would be exact.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if source.arcs is None:
@@ -134,7 +170,8 @@ class StructuredAttention(nn.Module):
         arcs = source.arcs.to(scores.dtype).unsqueeze(1)
         return self.distribution.from_scores(scores[..., :-1], words, arc_scores=arcs, roots=self.roots)
 
-    def _weights(self, distribution: StructuredDistribution) -> Tensor:
+    def weights_of(self, distribution: StructuredDistribution) -> Tensor:
+        """Weights ``[batch, tgt_len, src_len]`` that are made of the marginals of a distribution."""
         marginals = distribution.position_marginals
         if distribution.needs_arcs:
             # </s> is in no tree.
@@ -144,3 +181,40 @@ class StructuredAttention(nn.Module):
             total = marginals.sum(-1, keepdim=True)
             marginals = marginals / total.clamp(min=torch.finfo(total.dtype).tiny)
         return marginals if self.scale == 1.0 else self.scale * marginals
+
+
+class AttentionSteps:
+    """Attention to one batch of sentences, one target step after the other; see :meth:`StructuredAttention.for_steps`.
+
+    Attributes:
+        coverage: what the steps so far have covered, ``[batch, src_len, size]``; None without coverage
+    """
+
+    def __init__(self, attention: StructuredAttention, source: AttentionSource, coverage: Optional[Tensor]):
+        self.coverage = coverage
+        self._attention, self._source = attention, source
+        self._context_of = RepeatedProduct(source.values)
+        self._scores: List[Tensor] = []
+        if attention.coverage is None:
+            self._scores_of = attention.score.for_steps(source.keys)
+            return
+        self._scores_of = attention.score.for_covered_steps(source.keys, attention.coverage.key_projection)
+        if coverage is None:
+            batch, length = source.values.shape[:2]
+            dtype = torch.promote_types(source.values.dtype, torch.float32)  # sums of many small weights
+            self.coverage = source.values.new_zeros(batch, length, attention.coverage.size, dtype=dtype)
+
+    def __call__(self, query: Tensor) -> Tuple[Tensor, Tensor]:
+        """Contexts ``[batch, 1, source_dim]`` and weights ``[batch, 1, src_len]`` for `query` ``[batch, 1,
+        query_dim]``."""
+        attention, source = self._attention, self._source
+        scores = self._scores_of(query) if self.coverage is None else self._scores_of(query, self.coverage)
+        self._scores.append(scores)
+        weights = attention.weights_of(attention.distribution_of(scores, source)).to(source.values.dtype)
+        if self.coverage is not None:
+            self.coverage = attention.coverage(self.coverage, weights.squeeze(1), query.squeeze(1), source.coverage)
+        return self._context_of(weights), weights
+
+    def posterior(self) -> StructuredDistribution:
+        """The distributions of all steps so far as one, of batch shape ``[batch, steps]``."""
+        return self._attention.distribution_of(torch.cat(self._scores, 1), self._source)

@@ -43,6 +43,11 @@ class Score(nn.Module):
         """:meth:`forward` as a function of the query alone, for queries that come one after the other."""
         return lambda query: self(query, keys)
 
+    def for_covered_steps(self, keys: Tensor, projection: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
+        """:meth:`for_steps` where keys also depend on coverage: a function of the query and of the coverage
+        ``[batch, src_len, size]``, which `projection` maps to what it adds to the keys."""
+        return lambda query, coverage: self(query, keys + projection(coverage.to(keys.dtype)))
+
 
 class InnerProduct(Score):
     """Base of the scores that are inner products of query and key."""
@@ -52,6 +57,15 @@ class InnerProduct(Score):
 
     def for_steps(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
         return RepeatedProduct(keys.transpose(1, 2))
+
+    def for_covered_steps(self, keys: Tensor, projection: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
+        scores_of = self.for_steps(keys)
+
+        def covered(query: Tensor, coverage: Tensor) -> Tensor:
+            # Coverage has a few numbers where a key has hundreds: the query goes to it.
+            return scores_of(query) + torch.bmm(query @ projection.weight, coverage.to(query.dtype).transpose(1, 2))
+
+        return covered
 
 
 _SCORES = Registry("attention score", Score)

@@ -26,6 +26,7 @@ OPTIONS = [
     "--encoder-embed-dim", 16, "--encoder-hidden-size", 16, "--encoder-layers", 1,
     "--decoder-embed-dim", 16, "--decoder-hidden-size", 16, "--decoder-layers", 1, "--decoder-out-embed-dim", 16,
     "--criterion", "structattn_label_smoothed_cross_entropy", "--pairwise-l2", 0.5,
+    "--coverage-loss", 0.3, "--attention-entropy", 0.2,
     "--optimizer", "sgd", "--lr", 0.5, "--clip-norm", 0, "--curriculum", 100, "--required-batch-size-multiple", 1,
     "--max-update", UPDATES, "--cpu", "--disable-validation", "--user-dir", PACKAGE,
 ]  # fmt: skip

@@ -25,6 +25,7 @@ SIZES = {
 }  # fmt: skip
 CRF = ["--arch", "structattn_rnn_crf", *(f"--{name.replace('_', '-')}={size}" for name, size in SIZES.items())]
 OURS = ["--criterion", "structattn_label_smoothed_cross_entropy", "--pairwise-l2", "0.5"]
+OURS += ["--coverage-loss", "0.3", "--attention-entropy", "0.2"]
 ADAM = ["--optimizer", "adam", "--lr", "0.01"]
 # Plain gradient descent: Adam would blow up differences of rounding where a gradient is almost 0.
 SGD = ["--optimizer", "sgd", "--lr", "0.5", "--clip-norm", "0"]
@@ -210,6 +211,12 @@ WRONG = {
     "dropout": (["--dropout", "1.5"], "--dropout 1.5", "less than 1"),
     "cutoff": (["--adaptive-softmax-cutoff", "8,5000"], "--adaptive-softmax-cutoff 8,5000", "only 24 words"),
     "penalty": (["--pairwise-l2", "-1"], "--pairwise-l2 -1", "0 or greater"),
+    "coverage": (["--attention-coverage", "all"], "--attention-coverage all", "fertility"),
+    "guided": (["--guided-alignment", "1"], "--guided-alignment 1", "--load-alignments"),
+    "no alignments": (["--guided-alignment", "1", "--load-alignments"], "train.align.src-tgt", "--align-suffix"),
+    "no heads": (["--tree-supervision", "1", "--source-attention", "softmax"], "--tree-supervision", "--load-heads"),
+    "no trees": (["--tree-supervision", "1"], "--tree-supervision", "--source-attention"),
+    "no file": (["--task", "structattn_translation", "--load-heads"], "train.heads.src", "--load-heads"),
 }
 
 

@@ -14,7 +14,7 @@ from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
 sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
 from building import DICTIONARY, batch, build, sentences  # noqa: E402
 
-TASK = Namespace(target_dictionary=DICTIONARY)
+TASK = Namespace(target_dictionary=DICTIONARY, cfg=Namespace())
 SAMPLE = batch(sentences([5, 3, 7]), sentences([4, 6, 2], seed=1))
 WEIGHT = 0.005
 

@@ -14,6 +14,17 @@ VARIANTS = {
     "bridged from a deeper encoder": {
         "arch": "structattn_rnn", "decoder_start": "bridge", "encoder_layers": 3, "decoder_layers": 1,
     },
+    "coverage, general score": {"arch": "structattn_rnn", "attention_coverage": "sum"},
+    "coverage by fertility, chain, input feeding": {
+        "arch": "structattn_rnn_crf", "attention_coverage": "fertility", "input_feeding": True,
+    },
+    "coverage by gru, additive score, previous query": {
+        "arch": "structattn_rnn_bahdanau", "attention_coverage": "gru", "attention_coverage_size": 3,
+    },
+    "coverage by gru, trees": {"arch": "structattn_rnn_treedec", "attention_coverage": "gru"},
+    "coverage, additive score, sigmoid": {
+        "arch": "structattn_rnn_sigmoid", "attention_coverage": "sum", "attention_score": "additive",
+    },
     "vanilla, input feeding": {"arch": "structattn_rnn_vanilla", "input_feeding": True},
 }  # fmt: skip
 LENGTHS = [9, 3, 1, 6, 9, 2, 5, 4]

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..backend import compiled_for, current_backend
 from ..registry import register_distribution
 from ..semirings import MaxSemiring, SamplingSemiring
-from ..structured import StructuredDistribution, cached, split_positions
+from ..structured import StructuredDistribution, cached, log_prob_of_marks, split_positions
 from . import log_odds, reference
 
 
@@ -109,6 +109,17 @@ class LinearChain(StructuredDistribution):
     def edge_marginals(self) -> Tensor:
         """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, K, K]``; exactly 0 on edges that touch padding."""
         return self._public(self._expected_states_and_edges[1])
+
+    def alignment_log_prob(self, alignment: Tensor) -> Tensor:
+        """log p of selecting the aligned positions and no other, see
+        :meth:`StructuredDistribution.alignment_log_prob`.
+
+        Raises:
+            ValueError: a chain with ``num_states``, whose positions are not selected or left out.
+        """
+        if not self._binary:
+            raise ValueError(f"this is {self._form()}; only a binary chain selects positions")
+        return log_prob_of_marks(self, alignment)
 
     # The contract
 

@@ -1,0 +1,23 @@
+"""Coverage loss: no source position should be attended to again and again."""
+
+import torch
+from torch import Tensor
+
+
+def coverage_loss(weights: Tensor, counted: Tensor) -> Tensor:
+    """Σ_t Σ_i min(a_{t,i}, c_{t,i}) with the coverage c_t = Σ_{t' < t} a_{t'}, summed over the batch.
+
+    See et al., "Get To The Point: Summarization with Pointer-Generator Networks" (ACL 2017), equations 10, 12 and 13.
+    Their a_t sum to 1, so that a step costs at most 1. So that it does here, whatever the weights of a distribution sum
+    to, they are divided by their sum. A step without any weight costs nothing.
+
+    Args:
+        weights: ``[batch, tgt_len, src_len]``, at least 0
+        counted: which target words there are, boolean ``[batch, tgt_len]``
+    """
+    weights = weights if weights.dtype == torch.float64 else weights.float()
+    weights = weights.masked_fill(~counted.unsqueeze(-1), 0)
+    total = weights.sum(-1, keepdim=True)
+    attention = weights / total.clamp(min=torch.finfo(total.dtype).tiny)
+    coverage = attention.cumsum(1) - attention
+    return torch.minimum(attention, coverage).sum()

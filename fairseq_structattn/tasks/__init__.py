@@ -1,0 +1,5 @@
+"""Tasks; importing this package registers them with fairseq."""
+
+from fairseq_structattn.tasks.translation_with_heads import TranslationWithHeadsTask
+
+__all__ = ["TranslationWithHeadsTask"]

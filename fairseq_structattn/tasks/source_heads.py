@@ -1,0 +1,88 @@
+"""Heads of source words in a text file beside the data, and in the batches."""
+
+from typing import List, Sequence
+
+import numpy as np
+import torch
+from fairseq.data import BaseWrapperDataset
+from torch import Tensor
+
+UNKNOWN = -1
+
+
+class SourceHeads:
+    """The heads of all sentences of a file: a line for each sentence, on it the head of each word, numbers with spaces
+    between: 0 for the root, k for the k-th word, −1 where it is not known.
+
+    Args:
+        path: the file
+        words: number of source words of each sentence, ``</s>`` not counted
+
+    Raises:
+        FileNotFoundError: there is no such file
+        ValueError: lines or numbers that do not fit the sentences; the message names the line
+    """
+
+    def __init__(self, path: str, words: Sequence[int]):
+        self.path = path
+        with open(path, encoding="utf-8") as lines:
+            heads = [_heads(path, number, line) for number, line in enumerate(lines, start=1)]
+        if len(heads) != len(words):
+            raise ValueError(f"{path}: {len(heads)} lines, but the data has {len(words)} sentences")
+        for number, (line, count) in enumerate(zip(heads, words), start=1):
+            _check(path, number, line, count)
+        # All sentences in one array, which worker processes share.
+        self._starts = np.concatenate(([0], np.cumsum([len(line) for line in heads], dtype=np.int64)))
+        self._heads = np.concatenate([np.zeros(0, np.int32), *heads])
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Heads ``[words]`` of a sentence."""
+        heads = self._heads[self._starts[index] : self._starts[index + 1]]
+        return torch.from_numpy(heads.astype(np.int64))
+
+
+class WithSourceHeads(BaseWrapperDataset):
+    """A data set of sentence pairs whose batches also hold ``"source_heads"``, ``[batch, words]`` padded on the right
+    with −1, and ``"source_heads_path"``, the name of the file that they are from.
+
+    Args:
+        dataset: a data set whose batches name their sentences in ``"id"``
+        heads: of its sentences
+    """
+
+    def __init__(self, dataset, heads: SourceHeads):
+        super().__init__(dataset)
+        self.heads = heads
+
+    def collater(self, samples: List[dict], pad_to_length=None) -> dict:
+        """See fairseq's ``LanguagePairDataset``."""
+        batch = self.dataset.collater(samples, pad_to_length)
+        if batch:
+            heads = [self.heads[index] for index in batch["id"].tolist()]
+            batch["source_heads"] = torch.nn.utils.rnn.pad_sequence(heads, batch_first=True, padding_value=UNKNOWN)
+            batch["source_heads_path"] = self.heads.path
+        return batch
+
+
+def _heads(path: str, number: int, line: str) -> np.ndarray:
+    try:
+        return np.array(line.split(), dtype=np.int32)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{path}, line {number}: {line.strip()!r} has something else than whole numbers; write the head of each "
+            "word, 0 for the root, -1 for not known"
+        ) from None
+
+
+def _check(path: str, number: int, heads: np.ndarray, words: int) -> None:
+    if len(heads) != words:
+        raise ValueError(f"{path}, line {number}: {len(heads)} heads, but the source sentence has {words} words")
+    if words and not (heads.min() >= UNKNOWN and heads.max() <= words):
+        wrong = next(head for head in heads if not UNKNOWN <= head <= words)
+        raise ValueError(f"{path}, line {number}: head {wrong}; heads of {words} words lie between -1 and {words}")
+    own = np.flatnonzero(heads == np.arange(1, words + 1))
+    if len(own):
+        raise ValueError(f"{path}, line {number}: word {own[0] + 1} is its own head; -1 says that a head is not known")

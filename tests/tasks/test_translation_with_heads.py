@@ -1,0 +1,92 @@
+"""Heads of source words: the file beside the data, what is refused in it, and where they end in batches."""
+
+import shutil
+from argparse import Namespace
+
+import pytest
+import torch
+from fairseq.tasks import TASK_REGISTRY
+from fairseq.tasks.translation import TranslationConfig
+
+import fairseq_structattn  # noqa: F401  (registers the task)
+from fairseq_structattn.tasks.source_heads import SourceHeads
+
+
+def read(tmp_path, text, words):
+    path = tmp_path / "train.heads.src"
+    path.write_text(text)
+    return SourceHeads(str(path), words)
+
+
+def test_heads_of_a_file(tmp_path):
+    heads = read(tmp_path, "2 0\n\n-1  3 0\n", [2, 0, 3])
+    assert [heads[index].tolist() for index in range(len(heads))] == [[2, 0], [], [-1, 3, 0]]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("2 0\n1 x 0\n", "line 2: '1 x 0' has something else than whole numbers"),
+        ("2 0\n2 1.5 0\n", "line 2: '2 1.5 0' has something else than whole numbers"),
+        ("2 0\n2 0\n", "line 2: 2 heads, but the source sentence has 3 words"),
+        ("2 0\n0 4 1\n", "line 2: head 4; heads of 3 words lie between -1 and 3"),
+        ("2 -2\n0 1 1\n", "line 1: head -2; heads of 2 words lie between -1 and 2"),
+        ("2 0\n0 2 1\n", "line 2: word 2 is its own head"),
+        ("2 0\n", "1 lines, but the data has 2 sentences"),
+        ("2 0\n0 1 1\n\n", "3 lines, but the data has 2 sentences"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, text, message):
+    with pytest.raises(ValueError, match="train.heads.src") as error:
+        read(tmp_path, text, [2, 3])
+    assert message in str(error.value)
+
+
+@pytest.fixture
+def data(tiny_corpus, tmp_path):
+    """The corpus with heads for training: word k hangs on word k − 1."""
+    shutil.copytree(str(tiny_corpus.bin), str(tmp_path / "bin"))
+    lines = (tiny_corpus.raw / "train.src").read_text().splitlines()
+    heads = [" ".join(map(str, range(len(line.split())))) for line in lines]
+    (tmp_path / "bin" / "train.heads.src").write_text("\n".join(heads) + "\n")
+    return tmp_path / "bin"
+
+
+def task(data, **options):
+    cfg = TranslationConfig()
+    settings = {name: getattr(cfg, name) for name in cfg.__dataclass_fields__}
+    settings.update(
+        data=str(data), train_subset="train", dataset_impl=None, required_seq_len_multiple=1, load_heads=True
+    )
+    return TASK_REGISTRY["structattn_translation"].setup_task(Namespace(**{**settings, **options}))
+
+
+@pytest.mark.parametrize("options", [{}, {"left_pad_source": False}, {"num_batch_buckets": 3}])
+def test_batches_have_the_heads_of_their_sentences(data, options):
+    made = task(data, **options)
+    made.load_dataset("train")
+    dataset = made.dataset("train")
+    batches = [batch for batch in made.get_batch_iterator(dataset, max_tokens=200).next_epoch_itr(shuffle=False)]
+    assert sum(batch["nsentences"] for batch in batches) == 120
+    for batch in batches:
+        assert batch["source_heads_path"].endswith("train.heads.src")
+        words = batch["net_input"]["src_tokens"].ne(made.source_dictionary.pad()).sum(1) - 1
+        assert batch["source_heads"].shape == (batch["nsentences"], words.max())
+        expected = torch.arange(int(words.max())).expand_as(batch["source_heads"])
+        padding = torch.arange(int(words.max())) >= words.unsqueeze(1)
+        assert torch.equal(batch["source_heads"], expected.masked_fill(padding, -1))
+
+
+def test_only_the_split_to_train_on_needs_them(data):
+    made = task(data)
+    made.load_dataset("valid")
+    assert "source_heads" not in made.dataset("valid").collater([made.dataset("valid")[0]])
+    (data / "train.heads.src").unlink()
+    with pytest.raises(FileNotFoundError, match="--load-heads: no file .*train.heads.src"):
+        made.load_dataset("train")
+
+
+def test_without_the_option_it_is_fairseqs_task(data):
+    made = task(data, load_heads=False)
+    made.load_dataset("train")
+    assert "source_heads" not in made.dataset("train").collater([made.dataset("train")[0]])
