@@ -38,3 +38,18 @@ attention = ARCH_MODEL_REGISTRY["cautious_rnn"].build_model(options, task).decod
 print(attention.distribution.__name__, attention.normalize, [tuple(table.shape) for table in attention.tables.values()])
 """
     assert run(code_under("Extending") + checks).stdout.strip().splitlines()[-1] == "CautiousSigmoid sum [(1,)]"
+
+
+def test_looking_inside():
+    given = """
+import sys
+sys.path.insert(0, "tests/models")
+from argparse import Namespace
+from building import batch, build, sentences
+model = Namespace(models=[build("structattn_rnn_tree", attention_distribution="linear-chain")])
+src_tokens, src_lengths, prev_output_tokens = batch(sentences((5, 3)), sentences((2, 4)))["net_input"].values()
+"""
+    program = code_under("Looking inside")
+    program = given + program[program.index("rnn = ") :]
+    program += "\nprint(*map(len, (posterior.entropy, extra['attn'][0], heads.vectors)), posterior.argmax.shape[1:])"
+    assert run(program).stdout.strip().splitlines()[-1] == "2 2 2 torch.Size([4, 5])"

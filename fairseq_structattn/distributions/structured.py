@@ -175,6 +175,10 @@ class StructuredDistribution(ABC):
     needs_arcs = False
     """Whether :meth:`from_scores` also wants ``arc_scores`` between source words, as distributions over trees do."""
 
+    selects_segments = False
+    """Whether ``argmax`` marks positions with 0 and 1, ``[*batch, n]``, and neighbours are marked together, so that
+    what attention selects is best told as segments."""
+
     @classmethod
     def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
         """Shapes of the learned tables that an attention module holds for this distribution; none by default."""

@@ -170,12 +170,16 @@ class StructuredAttention(nn.Module):
         arcs = source.arcs.to(scores.dtype).unsqueeze(1)
         return self.distribution.from_scores(scores[..., :-1], words, arc_scores=arcs, roots=self.roots)
 
+    @staticmethod
+    def position_marginals(distribution: StructuredDistribution) -> Tensor:
+        """Probability that each source position is selected under a :meth:`posterior`, before scaling and normalising,
+        ``[batch, tgt_len, src_len]``; for trees the expected number of dependents, 0 for ``</s>``, which is in none."""
+        marginals = distribution.position_marginals
+        return F.pad(marginals, (0, 1)) if distribution.needs_arcs else marginals
+
     def weights_of(self, distribution: StructuredDistribution) -> Tensor:
         """Weights ``[batch, tgt_len, src_len]`` that are made of the marginals of a distribution."""
-        marginals = distribution.position_marginals
-        if distribution.needs_arcs:
-            # </s> is in no tree.
-            marginals = F.pad(marginals, (0, 1))
+        marginals = self.position_marginals(distribution)
         if self.normalize == "sum":
             # Where nothing at all can be selected the sum is 0, and so are the weights.
             total = marginals.sum(-1, keepdim=True)

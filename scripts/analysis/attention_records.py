@@ -20,8 +20,9 @@ A file of records has one JSON object a line:
     for softmax attention, to λ where marginals are normalised and scaled by λ, else to λ times the expected number of
     selected positions
 ``marginals``
-    ``[target][source]``: the probabilities that positions are selected, before normalising and scaling; for attention
-    over trees the expected numbers of dependents, 0 for ``</s>``; null where the model does not tell
+    ``[target][source]``: the probabilities that positions are selected, before normalising and scaling: rows sum to 1
+    for softmax, else to the expected number of selected positions; for attention over trees the expected numbers of
+    dependents, 0 for ``</s>``; null where the model does not tell
 ``segments``
     for a linear chain, the runs ``[start, end)`` of selected positions in its most likely selection at each target
     token; otherwise null
@@ -29,14 +30,14 @@ A file of records has one JSON object a line:
     for a decoder that attends over trees, the heads of the source words in the most likely tree at each target token,
     in the manner of ``tree.heads``; otherwise null
 ``tree``
-    for ``--source-attention``, ``{"heads": […], "marginals": [head][word]}``: the most likely head of each source word,
-    ``</s>`` left out, 0 for the root and i for word i, counted from 1, and the probabilities of all arcs, where columns
-    sum to 1; otherwise null
+    for ``--source-attention``, the same at every rank, ``{"heads": […], "marginals": [head][word]}``: the most likely
+    head of each source word, ``</s>`` left out, 0 for the root and i for word i, counted from 1, and the probabilities
+    of all arcs, where columns sum to 1; otherwise null
 """
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Iterable, Iterator, List, Optional, Tuple
 
 Matrix = List[List[float]]
@@ -73,12 +74,16 @@ class AttentionRecord:
 
 
 def write_records(path: str, records: Iterable[AttentionRecord]) -> int:
-    """Writes records beside `path` and moves them into place when all are written; returns how many there were."""
+    """Writes records beside `path` and moves them into place when all are written; returns how many there were.
+
+    Raises:
+        RecordError: a number is infinite or none at all, which JSON cannot say
+    """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     count = 0
     with open(path + ".tmp", "w", encoding="utf-8") as file:
         for record in records:
-            file.write(json.dumps(asdict(record), ensure_ascii=False, separators=(",", ":")) + "\n")
+            file.write(_line(record))
             count += 1
     os.replace(path + ".tmp", path)
     return count
@@ -95,6 +100,19 @@ def read_records(path: str) -> Iterator[AttentionRecord]:
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             yield _parse(line, f"{path}, line {number}")
+
+
+def _line(record: AttentionRecord) -> str:
+    # Not asdict, which would copy every number.
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    values["tree"] = None if record.tree is None else vars(record.tree)
+    try:
+        return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+    except ValueError:
+        raise RecordError(
+            f"sentence {record.id}, rank {record.rank}: a score, weight or marginal is infinite or not a number; "
+            "a model in half precision may have overflowed: export in full precision"
+        ) from None
 
 
 def _parse(line: str, place: str) -> AttentionRecord:

@@ -14,7 +14,7 @@ import argparse
 import logging
 import os
 import sys
-from typing import Iterable, List, Optional
+from typing import Iterable, Iterator, List, Optional
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -113,13 +113,20 @@ def records_of(options: argparse.Namespace) -> List[AttentionRecord]:
     sentences = options.sentences or (None if is_page(options.output) else SENTENCES_OF_A_PICTURE)
     if options.records:
         return chosen(read_records(options.records), options.ids, sentences)
-    from translated_attention import TranslationError, translated
+    return chosen(translated(options, sentences), options.ids, None)
 
-    ids = options.ids if options.ids is not None or sentences is None else range(sentences)
+
+def translated(options: argparse.Namespace, sentences: Optional[int]) -> Iterator[AttentionRecord]:
+    """Records of the translations of the sentences asked for, or of the first `sentences`."""
+    from export_attention import ExportError, export, load_dataset, load_models
+    from fairseq.dataclass.configs import GenerationConfig
+
     try:
-        paths = options.path.split(os.pathsep)
-        return list(translated(paths, options.data, options.user_dir, options.gen_subset, ids, options.beam))
-    except TranslationError as error:
+        models, task = load_models(options.path, options.data, options.user_dir)
+        dataset = load_dataset(task, options.gen_subset)
+        ids = options.ids or range(min(len(dataset), sentences or len(dataset)))
+        yield from export(models, task, dataset, ids, search=GenerationConfig(beam=options.beam))
+    except ExportError as error:
         raise PlotError(str(error)) from None
 
 

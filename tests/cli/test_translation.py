@@ -90,6 +90,7 @@ def outputs(crf, lstm, tiny_corpus, tmp_path_factory):
         "prefix": (crf.best, "--batch-size", "64", "--prefix-size", "1"),
         "reference, batches of 1": (crf.best, "--batch-size", "1", "--score-reference", "--print-alignment", "hard"),
         "reference, batches of 64": (crf.best, "--batch-size", "64", "--score-reference", "--print-alignment", "hard"),
+        "reference, soft": (crf.best, "--batch-size", "64", "--score-reference", "--print-alignment", "soft"),
         "reference, lstm": (lstm.best, "--batch-size", "64", "--score-reference"),
         "reference, both": (both, "--batch-size", "64", "--score-reference"),
         "both": (both, "--batch-size", "64", "--print-alignment", "hard"),
@@ -251,6 +252,15 @@ def test_references_are_aligned(outputs):
 
 
 @pytest.mark.slow
+def test_references_are_aligned_softly(outputs):
+    hard, soft = hard_alignments(outputs["reference, batches of 64"]), soft_alignments(outputs["reference, soft"])
+    references = words(outputs["reference, soft"], "T")
+    for number, rows in soft.items():
+        assert len(rows) == len(references[number]) + 1
+        assert hard[number] == [(row.index(max(row[:-1])), step) for step, row in enumerate(rows[:-1])]
+
+
+@pytest.mark.slow
 def test_ensemble_averages_probabilities(outputs):
     ours, stock, both = (
         positional_scores(outputs[f"reference, {models}"]) for models in ("batches of 64", "lstm", "both")
@@ -281,6 +291,26 @@ def test_interactive_answers_every_line(run_fairseq, outputs, crf, tiny_corpus):
     )  # fmt: skip
     assert sorted(answers(together, "H")) == [0, 1, 2, 3]
     assert words(together) == words(outputs["interactive, batches of 1"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_interactive_aligns_as_generate_does(run_fairseq, outputs, crf, tiny_corpus, kind):
+    sources = answers(outputs["batches of 64"], "S")
+    numbers = sorted(sources)[:20]
+    output = run_fairseq(
+        "interactive", tiny_corpus.bin, "--user-dir", PACKAGE, "--path", crf.best, "--cpu", "--print-alignment", kind,
+        "--buffer-size", "20", "--batch-size", "20", stdin="\n".join(sources[number] for number in numbers) + "\n",
+    )  # fmt: skip
+    if kind == "hard":
+        expected = hard_alignments(outputs["batches of 64"])
+        assert list(hard_alignments(output).values()) == [expected[number] for number in numbers]
+        return
+    expected = soft_alignments(outputs["soft, batches of 64"])
+    for rows, number in zip(soft_alignments(output).values(), numbers):
+        assert len(rows) == len(expected[number])
+        for row, other in zip(rows, expected[number]):
+            assert row == pytest.approx(other, abs=PRINTED)
 
 
 @pytest.mark.slow

@@ -95,6 +95,8 @@ class LinearChain(StructuredDistribution):
             )
         return cls(fields, F.pad(couplings[..., None, None], (1, 0, 1, 0)), lengths)
 
+    selects_segments = True
+
     @classmethod
     def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
         """One table ``pairwise`` ``(2, 2)``, shared by all positions: attention uses the binary chain."""

@@ -1,0 +1,59 @@
+"""Trees of records in CoNLL-U, the format of Universal Dependencies (https://universaldependencies.org/format.html).
+
+Of its ten columns a model fills four: ID, FORM, HEAD and DEPREL, which is ``root`` for words that hang on the root and
+``dep``, a dependency without a name, for all others. Models that were trained with ``--tree-roots multi``, the default,
+may hang several words on the root; validators ask for exactly one from their level 2 on.
+"""
+
+import os
+from typing import Iterable, Iterator
+
+from attention_records import AttentionRecord, RecordError
+
+
+def sentence(record: AttentionRecord) -> str:
+    """The tree of a record: a block of lines with an empty line behind it; nothing for a sentence without words.
+
+    Raises:
+        RecordError: the record has no tree, or its heads are none
+    """
+    if record.tree is None:
+        raise RecordError(
+            f"sentence {record.id}: --conllu needs a single model that was trained with --source-attention "
+            "projective-tree or spanning-tree; this one has no tree over the source"
+        )
+    words, heads = record.source[:-1], record.tree.heads
+    if not _is_tree(heads):
+        raise RecordError(
+            f"sentence {record.id}: the most likely heads {heads} are no tree, which --source-attention softmax does "
+            "not ask for; the records have them (`tree`), CoNLL-U cannot"
+        )
+    if not words:
+        return ""
+    lines = [f"# sent_id = {record.id}", f"# text = {' '.join(words)}"]
+    for number, (word, head) in enumerate(zip(words, heads), 1):
+        relation = "dep" if head else "root"
+        lines.append("\t".join([str(number), word, "_", "_", "_", "_", str(head), relation, "_", "_"]))
+    return "\n".join(lines) + "\n\n"
+
+
+def with_conllu(records: Iterable[AttentionRecord], path: str) -> Iterator[AttentionRecord]:
+    """Passes records on, and writes the tree of each sentence, once, beside `path`; the file is moved into place behind
+    the last record."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    last = None
+    with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as file:
+        for record in records:
+            if record.id != last:
+                file.write(sentence(record))
+            last = record.id
+            yield record
+    os.replace(path + ".tmp", path)
+
+
+def _is_tree(heads) -> bool:
+    """Whether following the heads leads from every word to the root, 0."""
+    above = list(range(1, len(heads) + 1))
+    for _ in heads:
+        above = [heads[word - 1] if word else 0 for word in above]
+    return not any(above)

@@ -1,0 +1,299 @@
+"""Word alignments from attention between subwords or characters.
+
+    python scripts/analysis/word_alignment.py --records attention.jsonl --words sentencepiece > alignment.txt
+    … --source-words characters --target-words tokens
+    … --source-words characters --source-text test.segmented.ja --target-words tokens
+
+prints one line a record of export_attention.py, in their order: links ``i-j`` in the manner of Pharaoh, source word i
+to target word j, both counted from 0. Each target word is linked with the source word that it attends to most; one that
+attends to no word at all is left out, and so is ``</s>``, as in fairseq's --print-alignment hard.
+
+How tokens make words:
+
+``tokens``         each is one
+``sentencepiece``  a word begins where a piece begins with ▁; pieces of bytes such as <0xE3> are read as text
+``subword_nmt``    a piece that ends in @@ goes on in the next
+``characters``     a word begins behind a space, which is a token ▁ or what --space names; where the corpus was rid of
+                   spaces, --source-text or --target-text has the words, one sentence a line, as the data was before
+
+Weights of words: the columns of a word's tokens are summed, its rows averaged (Clark et al. 2019, What Does BERT Look
+At? An Analysis of BERT's Attention, section 4): attention to a word is attention to any part of it, and rows keep their
+sum. --rows max takes the largest row in each column instead. --merged FILE writes the records with words for tokens and
+the weights of words, which can be drawn like others.
+"""
+
+import argparse
+import os
+import re
+import sys
+from dataclasses import replace
+from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from attention_records import AttentionRecord, Matrix, RecordError, read_records, write_records  # noqa: E402
+
+EOS = "</s>"
+SPACE = "\u2581"  # ▁, how sentencepiece and fairseq's character encoding write a space
+CONTINUED = "@@"
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+BYTES = re.compile(f"(?:{BYTE.pattern})+")
+
+
+class AlignmentError(Exception):
+    """Why words cannot be told, and what to do about it."""
+
+
+class Word(NamedTuple):
+    """A word and its tokens ``[start, end)``."""
+
+    text: str
+    start: int
+    end: int
+
+
+def token_words(tokens: Sequence[str]) -> List[Word]:
+    """Every token is a word."""
+    return [Word(token, place, place + 1) for place, token in enumerate(tokens)]
+
+
+def sentencepiece_words(pieces: Sequence[str]) -> List[Word]:
+    """Words that begin where a piece begins with ▁.
+
+    What the dictionary did not know, ``<unk>``, goes on with the word before it, as in the text that fairseq makes of
+    it. A ▁ without letters, or several in a row, belong to the word behind them, or at the end of a sentence to the one
+    before: words are what spaces separate in the text.
+
+    Raises:
+        AlignmentError: a piece spans a space
+    """
+    for piece in pieces:
+        if SPACE in piece.lstrip(SPACE):
+            raise AlignmentError(
+                f"the piece '{piece}' spans several words, so its weight belongs to none of them; train sentencepiece "
+                "with its default --split_by_whitespace=true, or align its pieces: --words tokens"
+            )
+    words = _at_spaces(pieces, [piece.startswith(SPACE) for piece in pieces], lambda piece: piece.lstrip(SPACE))
+    return [word._replace(text=_decode(word.text)) for word in words]
+
+
+def subword_nmt_words(pieces: Sequence[str]) -> List[Word]:
+    """Words whose pieces but the last end in @@."""
+    begins = [True] + [not piece.endswith(CONTINUED) for piece in pieces[:-1]]
+    return _words(pieces, begins, lambda piece: piece[: -len(CONTINUED)] if piece.endswith(CONTINUED) else piece)
+
+
+def character_words(characters: Sequence[str], space: str = SPACE) -> List[Word]:
+    """Words between tokens `space`, which belong to the word behind them, or at the end to the one before."""
+    return _at_spaces(characters, [one == space for one in characters], lambda one: "" if one == space else one)
+
+
+def words_of_text(characters: Sequence[str], text: str) -> List[Word]:
+    """Words of `text`, which has the same characters, and spaces; ``<unk>`` stands for any one of them.
+
+    Raises:
+        AlignmentError: `text` has other characters
+    """
+    found, start = [], 0
+    for word in text.split():
+        given = characters[start : start + len(word)]
+        if len(given) < len(word) or any(one not in (letter, "<unk>") for one, letter in zip(given, word)):
+            raise AlignmentError(f"'{''.join(given)}' stands where the text has '{word}'; give the text of the data")
+        found.append(Word(word, start, start + len(word)))
+        start += len(word)
+    if start < len(characters):
+        raise AlignmentError(
+            f"'{''.join(characters[start:])}' stands behind the end of the text; give that of the data"
+        )
+    return found
+
+
+SCHEMES = {
+    "tokens": token_words,
+    "sentencepiece": sentencepiece_words,
+    "subword_nmt": subword_nmt_words,
+    "characters": character_words,
+}
+
+
+def _at_spaces(tokens: Sequence[str], spaces: List[bool], text_of: Callable[[str], str]) -> List[Word]:
+    texts = [text_of(token) for token in tokens]
+    # A space behind another space, with no letter in between, begins nothing new.
+    begins, has_letters = [], False
+    for place, (text, is_space) in enumerate(zip(texts, spaces)):
+        begins.append(place == 0 or (is_space and has_letters and any(texts[place:])))
+        has_letters = bool(text) or (has_letters and not begins[-1])
+    return _words(tokens, begins, text_of) if any(texts) else []
+
+
+def _words(tokens: Sequence[str], begins: List[bool], text_of: Callable[[str], str]) -> List[Word]:
+    starts = [place for place, begin in enumerate(begins[: len(tokens)]) if begin]
+    ends = starts[1:] + [len(tokens)]
+    return [Word("".join(map(text_of, tokens[start:end])), start, end) for start, end in zip(starts, ends)]
+
+
+def _decode(text: str) -> str:
+    """Text in which bytes such as <0xE3><0x81><0x82> have become characters; what is no UTF-8 becomes �."""
+    return BYTES.sub(
+        lambda run: bytes(int(byte, 16) for byte in BYTE.findall(run.group())).decode("utf-8", "replace"), text
+    )
+
+
+def merge(weights: Matrix, source: List[Word], target: List[Word], rows: str = "mean") -> Matrix:
+    """Weights of words ``[target][source]`` from weights of tokens.
+
+    Args:
+        weights: ``[target token][source token]``
+        source, target: words, a part of the tokens or all
+        rows: ``"mean"`` or ``"max"`` of a word's rows; columns are summed
+    """
+    summed = [[sum(row[word.start : word.end]) for word in source] for row in weights]
+    return [[_of_rows(column, rows) for column in zip(*summed[word.start : word.end])] for word in target]
+
+
+def _of_rows(column: Tuple[float, ...], rows: str) -> float:
+    return max(column) if rows == "max" else sum(column) / len(column)
+
+
+def links(weights: Matrix) -> List[Tuple[int, int]]:
+    """The strongest source word of each target word that has one, as pairs (source, target); the first of equals."""
+    found = []
+    for step, row in enumerate(weights):
+        strongest = max(range(len(row)), key=row.__getitem__, default=None)
+        if strongest is not None and row[strongest] > 0:
+            found.append((strongest, step))
+    return found
+
+
+def pharaoh(pairs: List[Tuple[int, int]]) -> str:
+    """``0-0 2-1``."""
+    return " ".join(f"{source}-{target}" for source, target in pairs)
+
+
+class Side(NamedTuple):
+    """How the words of one side are found."""
+
+    scheme: str
+    text: Optional[List[str]] = None
+    space: str = SPACE
+
+    def words(self, tokens: Sequence[str], sentence: int) -> List[Word]:
+        """The words of a sentence without ``</s>``."""
+        try:
+            if self.text is not None:
+                return words_of_text(tokens, self._line(sentence))
+            return character_words(tokens, self.space) if self.scheme == "characters" else SCHEMES[self.scheme](tokens)
+        except AlignmentError as error:
+            raise AlignmentError(f"sentence {sentence}: {error}") from None
+
+    def _line(self, sentence: int) -> str:
+        if sentence >= len(self.text):
+            raise AlignmentError(f"the text has only {len(self.text)} lines; line n + 1 belongs to sentence n")
+        return self.text[sentence]
+
+
+def merged(record: AttentionRecord, source: Side, target: Side, rows: str = "mean") -> AttentionRecord:
+    """A record with words for tokens: weights and the reference; what else is told of tokens is not told of words.
+
+    ``</s>`` stays where it was, last.
+    """
+    sides = [_with_end(side, tokens, record.id) for side, tokens in ((source, record.source), (target, record.target))]
+    reference = record.reference
+    if reference is not None:
+        reference = [word.text for word in target.words(reference, record.id)]
+    return replace(
+        record,
+        source=[word.text for word in sides[0]],
+        target=[word.text for word in sides[1]],
+        reference=reference,
+        weights=merge(record.weights, *sides, rows),
+        marginals=None,
+        segments=None,
+        trees=None,
+        tree=None,
+    )
+
+
+def _with_end(side: Side, tokens: List[str], sentence: int) -> List[Word]:
+    length = len(tokens)
+    if tokens and tokens[-1] == EOS:
+        return side.words(tokens[:-1], sentence) + [Word(EOS, length - 1, length)]
+    return side.words(tokens, sentence)
+
+
+def alignment(record: AttentionRecord) -> List[Tuple[int, int]]:
+    """Links between the words of a :func:`merged` record."""
+    rows = [row for word, row in zip(record.target, record.weights) if word != EOS]
+    columns = [place for place, word in enumerate(record.source) if word != EOS]
+    return links([[row[place] for place in columns] for row in rows])
+
+
+def aligned(
+    records: Iterable[AttentionRecord], source: Side, target: Side, rows: str, output
+) -> Iterator[AttentionRecord]:
+    """The merged records, whose alignments are written to the file `output` as they pass."""
+    for record in records:
+        words = merged(record, source, target, rows)
+        output.write(pharaoh(alignment(words)) + "\n")
+        yield words
+
+
+def read_text(path: str, flag: str) -> List[str]:
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            return [line.rstrip("\r\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise AlignmentError(f"{flag} {path}: {error}") from None
+
+
+def parse_arguments(arguments=None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", required=True, metavar="FILE", help="of export_attention.py")
+    parser.add_argument("--words", choices=sorted(SCHEMES), default="tokens", help="on both sides (default: tokens)")
+    for side in ("source", "target"):
+        parser.add_argument(f"--{side}-words", choices=sorted(SCHEMES), help=f"on the {side} side (default: --words)")
+        parser.add_argument(f"--{side}-text", metavar="FILE", help=f"{side} words of characters without spaces")
+    parser.add_argument("--space", default=SPACE, metavar="TOKEN", help=f"between characters (default: {SPACE})")
+    parser.add_argument("--rows", choices=("mean", "max"), default="mean", help="of a target word (default: mean)")
+    parser.add_argument("--output", metavar="FILE", help="where links are written (default: printed)")
+    parser.add_argument("--merged", metavar="FILE", help="also write records of words")
+    options = parser.parse_args(arguments)
+    for side in ("source", "target"):
+        scheme = getattr(options, f"{side}_words") or options.words
+        setattr(options, f"{side}_words", scheme)
+        if getattr(options, f"{side}_text") and scheme != "characters":
+            parser.error(f"--{side}-text is for characters; --{side}-words is {scheme}")
+    return options
+
+
+def side_of(options: argparse.Namespace, name: str) -> Side:
+    path = getattr(options, f"{name}_text")
+    text = read_text(path, f"--{name}-text") if path else None
+    return Side(getattr(options, f"{name}_words"), text, options.space)
+
+
+def run(options: argparse.Namespace, output) -> None:
+    sides = side_of(options, "source"), side_of(options, "target")
+    records = aligned(read_records(options.records), *sides, options.rows, output)
+    if options.merged:
+        write_records(options.merged, records)
+    else:
+        for _ in records:
+            pass
+
+
+def main(arguments=None) -> None:
+    options = parse_arguments(arguments)
+    try:
+        if options.output is None:
+            run(options, sys.stdout)
+            return
+        os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
+        with open(options.output + ".tmp", "w", encoding="utf-8", newline="\n") as file:
+            run(options, file)
+        os.replace(options.output + ".tmp", options.output)
+    except (AlignmentError, RecordError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
