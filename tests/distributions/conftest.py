@@ -15,3 +15,15 @@ if not HAS_GPU:
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu") is not None and not HAS_GPU:
         pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Memory that a kernel leaves as it was allocated shows as NaN."""
+    empty, empty_like = torch.Tensor.new_empty, torch.empty_like
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **options: _poison(empty(*args, **options)))
+    monkeypatch.setattr(torch, "empty_like", lambda *args, **options: _poison(empty_like(*args, **options)))
+
+
+def _poison(tensor):
+    return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor

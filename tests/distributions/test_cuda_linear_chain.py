@@ -1,4 +1,4 @@
-"""The Triton kernels of the binary chain against the specification: in Triton's interpreter where there is no GPU."""
+"""Binary chains with a lane each against the specification: on a GPU, or in Triton's interpreter."""
 
 import os
 import subprocess
@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from fairseq_structattn.distributions import LinearChain, use_backend
-from fairseq_structattn.distributions.linear_chain import log_odds, reference
 
 pytest.importorskip("triton")
+
+from fairseq_structattn.distributions.linear_chain import cuda  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -20,23 +21,15 @@ SIZES = SMALL + tuple(pytest.param(n, marks=pytest.mark.gpu) for n in LARGE)
 CHAINS = 35
 
 
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+
 @pytest.fixture(autouse=True)
-def kernels_on_the_device():
+def lanes_on_the_device(monkeypatch):
     torch.manual_seed(0)
+    monkeypatch.setattr(cuda, "FEW_CHAINS", -1)
     with use_backend("cuda"):
         yield
-
-
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch):
-    """Memory that a kernel leaves as it was allocated shows as NaN."""
-    empty, empty_like = torch.Tensor.new_empty, torch.empty_like
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **options: _poison(empty(*args, **options)))
-    monkeypatch.setattr(torch, "empty_like", lambda *args, **options: _poison(empty_like(*args, **options)))
-
-
-def _poison(tensor):
-    return tensor.fill_(NAN) if tensor.is_floating_point() else tensor
 
 
 def random_problem(chains, n, per_edge=False, scale=1.0, dtype=torch.double):
@@ -242,23 +235,6 @@ def test_second_derivative_raises():
     (gradient,) = torch.autograd.grad(LinearChain(unary, pairwise).marginals.square().sum(), unary, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-def test_kernels_serve_binary_chains_and_the_reference_the_rest(monkeypatch):
-    cuda = pytest.importorskip("fairseq_structattn.distributions.linear_chain.cuda")
-    calls = []
-    for module in (cuda, log_odds, reference):
-        original, name = module.expectations, module.__name__.rsplit(".", 1)[1]
-        monkeypatch.setattr(
-            module, "expectations", lambda *args, name=name, run=original: calls.append(name) or run(*args)
-        )
-    unary, pairwise, _ = random_problem(2, 3)
-    assert LinearChain(unary, pairwise).position_marginals.shape == (2, 3)
-    assert LinearChain(unary, pairwise, start=pairwise[0]).marginals.shape == (2, 3)
-    assert LinearChain(unary, pairwise).edge_marginals.shape == (2, 2, 2, 2)
-    assert LinearChain(torch.stack((unary, unary), -1), pairwise, num_states=2).marginals.shape == (2, 3, 2)
-    assert LinearChain(unary, pairwise).argmax.shape == LinearChain(unary, pairwise).sample().shape == (2, 3)
-    assert calls == ["cuda"] + 5 * ["reference"]
 
 
 def test_kernels_need_no_numba():

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ..backend import compiled_for, current_backend
 from ..registry import register_distribution
-from ..semirings import MaxSemiring, SamplingSemiring
+from ..semirings import NEGATIVE_INFINITY, MaxSemiring, SamplingSemiring
 from ..structured import StructuredDistribution, cached, log_prob_of_marks, split_positions
 from . import log_odds, reference
 
@@ -31,9 +31,8 @@ class LinearChain(StructuredDistribution):
 
     Marginals, edge marginals and log Z can be differentiated once; a second time under ``use_backend("reference")``.
     A binary chain in which ``pairwise``, ``start`` or ``end`` hold −inf, or scores so large that they stand for it, is
-    computed as a chain of two states, which takes longer. On a GPU, where reading their values would be a wait, the
-    kernels for log Z and ``marginals`` take any score, and a chain with ``start`` or ``end``, ``edge_marginals`` and
-    chains with ``num_states`` are computed by the reference.
+    computed as a chain of two states, which takes longer. On a GPU, where reading their values would be a wait, kernels
+    that take any score serve binary chains and those with ``num_states=2``; with more states, the reference runs.
 
     Args:
         unary: ``[*batch, n]``, score of state 1, where state 0 scores 0; with ``num_states``, ``[*batch, n, K]``.
@@ -126,10 +125,9 @@ class LinearChain(StructuredDistribution):
     # The contract
 
     def _inference(self) -> Tuple[Tensor, Tensor]:
-        if self._takes_any_table():
-            from . import cuda
-
-            return cuda.expectations(self._unary.to(self.compute_dtype), self._masked_pairwise, self.lengths)
+        if self._has_gpu_kernels():
+            log_partition, selected, _ = self._by_tables(with_edges=False)
+            return log_partition, selected if self._binary else self._possible_states(log_partition, selected)
         if self._reduces_to_fields():
             return self._by_fields(with_edges=False)[:2]
         log_partition, states, _ = self._by_states(with_edges=False)
@@ -184,10 +182,8 @@ class LinearChain(StructuredDistribution):
     def _is_compiled(self) -> bool:
         return compiled_for(self.device) == "cpu" and self.max_length > 0
 
-    def _takes_any_table(self) -> bool:
-        """Whether the kernels for a GPU serve."""
-        has_ends = self._start is not None or self._end is not None
-        return self._binary and not has_ends and self.max_length > 0 and compiled_for(self.device) == "cuda"
+    def _has_gpu_kernels(self) -> bool:
+        return self.num_states == 2 and self.max_length > 0 and compiled_for(self.device) == "cuda"
 
     def _reduces_to_fields(self) -> bool:
         """Whether the recursion on log-odds serves, which is the fastest on the CPU; values on a GPU are not read."""
@@ -198,6 +194,18 @@ class LinearChain(StructuredDistribution):
         dtype = torch.float64 if self._is_compiled() else self.compute_dtype
         ends = [self._boundary(scores) for scores in (self._start, self._end) if scores is not None]
         return all(log_odds.supports(scores, dtype) for scores in [self._masked_pairwise] + ends)
+
+    def _by_tables(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a chain of two states, on a GPU."""
+        from . import cuda
+
+        unary, pairwise, start = self._unary.to(self.compute_dtype), self._masked_pairwise, self._start
+        if not self._binary:
+            # A state's score is added to all edges that lead to it: a difference of two may be ∞ − ∞.
+            start = unary[..., 0, :] if start is None else unary[..., 0, :] + start
+            pairwise, unary = pairwise + unary[..., 1:, None, :], torch.zeros_like(unary[..., 0])
+        start, end = (None if scores is None else scores.to(self.compute_dtype) for scores in (start, self._end))
+        return cuda.expectations(unary, pairwise, self.lengths, start, end, with_edges)
 
     def _by_fields(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
@@ -227,10 +235,13 @@ class LinearChain(StructuredDistribution):
 
     @cached
     def _expected_states_and_edges(self) -> Tuple[Tensor, Tensor]:
+        if self._has_gpu_kernels():
+            log_partition, selected, edges = self._by_tables(with_edges=True)
+            return self._possible_states(log_partition, selected), edges
         if not self._reduces_to_fields():
             return self._by_states(with_edges=True)[1:]
         _, selected, edges = self._by_fields(with_edges=True)
-        return self._states(selected), edges
+        return self._mask_states(self._both_states(selected)), edges
 
     # The two forms: structures in the shape of unary, and states [*sample, *batch, n, K]
 
@@ -246,11 +257,17 @@ class LinearChain(StructuredDistribution):
         return leading[:-1], leading[-1]
 
     def _states(self, structure: Tensor) -> Tensor:
-        if self._binary:
-            # The complement of what lies in padding may not be finite.
-            structure = self._without_padding(structure)
-            structure = torch.stack((1 - structure, structure), -1)
-        return self._mask_states(structure)
+        return self._mask_states(self._both_states(structure) if self._binary else structure)
+
+    def _both_states(self, selected: Tensor) -> Tensor:
+        # The complement of what lies in padding may not be finite.
+        selected = self._without_padding(selected)
+        return torch.stack((1 - selected, selected), -1)
+
+    def _possible_states(self, log_partition: Tensor, selected: Tensor) -> Tensor:
+        """Probabilities of both states, zero in impossible chains."""
+        states, impossible = self._both_states(selected), log_partition == NEGATIVE_INFINITY
+        return self._mask_states(states).masked_fill(impossible[..., None, None], 0)
 
     def _structure(self, states: Tensor) -> Tensor:
         return states[..., 1] if self._binary else states

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..semirings import NEGATIVE_INFINITY
 from ..triton_kernels import on_device_of
+from ..triton_scaled import scaled_log
 from . import reference
 from .triton_inside_outside import (
     CHARTS,
@@ -34,7 +35,6 @@ from .triton_inside_outside import (
     row,
     set_single_nodes,
 )
-from .triton_scaled import scaled_log
 
 argmax, sample = reference.argmax, reference.sample
 

@@ -12,7 +12,7 @@ derivatives of their logarithms.
 import triton
 import triton.language as tl
 
-from .triton_scaled import add_product, add_rows, normalised, power_of_two, scaled_exp
+from ..triton_scaled import add_product, add_rows, normalised, power_of_two, scaled_exp
 
 # OUTSIDE_BOTH + c is the outside of c.
 BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC = (tl.constexpr(chart) for chart in range(5))

@@ -1,4 +1,4 @@
-"""Numbers value · 2^unit of unlimited range inside Triton kernels. Loaded by :mod:`.cuda`.
+"""Numbers value · 2^unit of unlimited range inside Triton kernels. Loaded by the ``cuda.py`` modules.
 
 Units are whole numbers, kept as floats for the sake of −∞, the unit of zero. Values of results are from 1 to 2 (zero
 has 0), so that no product that adds to a sum has a unit above the sum's, and every power of two needed is at most 1.
