@@ -8,6 +8,7 @@ depth and length are as asked.
 """
 
 import argparse
+import logging
 import os
 import sys
 from typing import List, Tuple
@@ -63,6 +64,8 @@ def main() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    # importing fairseq can set the root logger to DEBUG, and matplotlib then reports on every font of the machine
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     figure, rows = pyplot.subplots(len(options.model), 1, figsize=(8, 3 * len(options.model)), squeeze=False)
     for (axes,), (name, checkpoint) in zip(rows, options.model):
         draw(axes, name, *parse(checkpoint, options.data, options.depth, options.longest))

@@ -109,3 +109,8 @@ done
 while [ "$(jobs -rp | wc -l)" -gt 0 ]; do wait -n || failed=1; done
 [ "$failed" = 0 ] || { echo "a run failed, see above; run again to continue"; exit 1; }
 "$python" $here/report.py "$work" --command "SEEDS='$seeds' bash $here/run.sh"
+drawn=()
+for name in tree.sgd tree.best; do
+    [ ! -e "$work/$name-1/trained" ] || drawn+=(--model "$name, seed 1" "$work/$name-1/checkpoint_best.pt")
+done
+[ ${#drawn[@]} = 0 ] || "$python" $here/draw_trees.py "$work/bin" "${drawn[@]}" --output $here/trees.png
