@@ -1,5 +1,8 @@
 """scripts/analysis/plot_attention.py: which sentences are shown, in which form, and what is said when none are."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from helpers_scripts import load_script
 from made_records import record, records, words
@@ -79,6 +82,29 @@ def test_files_that_hold_nothing_are_refused(tmp_path):
         run(tmp_path / "empty.jsonl", tmp_path / "a.html")
     with pytest.raises(SystemExit, match="no sentences"):
         run(tmp_path / "empty.jsonl", tmp_path / "a.html", "--ids", "0")
+
+
+@pytest.mark.parametrize(
+    "options, numbers", [([], "0 1 2"), (["--ids", "3,1"], "3 1"), (["--sentences", "9"], "0 1 2 3")]
+)
+def test_sentences_are_translated_on_the_way(options, numbers, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("fairseq")
+    pytest.importorskip("matplotlib")
+    sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
+    import export_attention
+    from building import DICTIONARY, build, sentences
+    from fairseq.data import LanguagePairDataset
+    from fairseq.tasks.translation import TranslationConfig, TranslationTask
+
+    lengths = [3, 5, 1, 4]
+    dataset = LanguagePairDataset(sentences(lengths), lengths, DICTIONARY, shuffle=False)
+    task = TranslationTask(TranslationConfig(), DICTIONARY, DICTIONARY)
+    monkeypatch.setattr(export_attention, "load_models", lambda *given: ([build("structattn_rnn_crf")], task))
+    monkeypatch.setattr(export_attention, "load_dataset", lambda *given: dataset)
+    arguments = ["--path", "a.pt", "--data", "bin", "--beam", "2", "--output", str(tmp_path / "a.svg")]
+    plot_attention.main([*arguments, *options])
+    printed = [line.split(",")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("sentence")]
+    assert printed == [f"sentence {number}" for number in numbers.split()]
 
 
 def test_missing_matplotlib_names_the_extra(monkeypatch):
