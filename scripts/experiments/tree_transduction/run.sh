@@ -43,7 +43,7 @@ setting_options() {
         sgd) echo "$sgd" --init-range 0 ;;
         sgd_no_tanh) echo "$sgd" --init-range 0 --arc-bound none ;;
         sgd_paper_init) echo "$sgd" --init-range 0.1 ;;
-        best) echo --optimizer sgd "$(cosine 1.0 30)" --init-range 0 --arc-bound none ;;
+        best) echo "$sgd" --init-range 0 --arc-bound none --input-feeding ;;
         adam) echo --optimizer adam "$(cosine 0.003 20)" --init-range 0 ;;
         *) echo "unknown setting $1" >&2 && return 1 ;;
     esac
