@@ -48,8 +48,8 @@ TASK = TranslationTask(TranslationConfig(max_source_positions=1024, max_target_p
 
 def stock(arch):
     torch.manual_seed(3)
-    positions = {"max_source_positions": 64, "max_target_positions": 64}
-    options = Namespace(**{**vars(building.STOCK), **positions, "arch": arch})
+    sizes = {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "decoder_out_embed_dim": 8}
+    options = Namespace(arch=arch, criterion="", max_source_positions=64, max_target_positions=64, **sizes)
     ARCH_CONFIG_REGISTRY[arch](options)
     return ARCH_MODEL_REGISTRY[arch].build_model(options, building.TASK).eval()
 
