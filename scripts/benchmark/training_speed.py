@@ -130,7 +130,7 @@ def model_options(sizes: str) -> List[str]:
 def description(arguments: argparse.Namespace) -> str:
     """What is unusual about the batches and the models."""
     batches = f", {arguments.batch_size} sentences of {arguments.source_length} words"
-    sizes = "" if arguments.sizes == "equal" else f", {arguments.sizes} sizes"
+    sizes = {"equal": "", "presets": ", sizes of the presets", "tiny": ", tiny sizes"}[arguments.sizes]
     precision = "" if arguments.precision == "fp32" else f", {arguments.precision}"
     return (batches if arguments.source_length else "") + sizes + precision
 
