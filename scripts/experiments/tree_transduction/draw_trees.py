@@ -59,13 +59,13 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=20, help="most tokens of the formula (default: 20)")
     parser.add_argument("--output", required=True, metavar="FILE", help="a picture, such as trees.png")
     options = parser.parse_args()
+    # importing fairseq can set the root logger to DEBUG, and matplotlib then reports on every font of the machine
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    # importing fairseq can set the root logger to DEBUG, and matplotlib then reports on every font of the machine
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     figure, rows = pyplot.subplots(len(options.model), 1, figsize=(8, 3 * len(options.model)), squeeze=False)
     for (axes,), (name, checkpoint) in zip(rows, options.model):
         draw(axes, name, *parse(checkpoint, options.data, options.depth, options.longest))

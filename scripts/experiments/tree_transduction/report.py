@@ -80,16 +80,18 @@ def table(rows: List[Dict]) -> str:
         "brackets",
         "by chance",
         "previous word",
+        "by chance",
     ]
     lines = [heads, ["---"] * len(heads)]
     for system, values in PUBLISHED.items():
-        lines.append([system, "Kim et al. 2017", "", *map(str, values), "", "", ""])
+        lines.append([system, "Kim et al. 2017", "", *map(str, values), "", "", "", ""])
     names = list(dict.fromkeys((row["system"], row["setting"]) for row in rows))
     scores = [means(rows, "test", f"length_to_failure@depth{depth}") for depth in DEPTHS]
     for system, setting in names:
         name = f"{system}.{setting}"
         seeds = len(scores[0][name])
-        found = [_over_depths(rows, name, kind) for kind in ("brackets_model", "brackets_uniform", "previous_model")]
+        kinds = (f"{what}_{whose}" for what in ("brackets", "previous") for whose in ("model", "uniform"))
+        found = [_over_depths(rows, name, kind) for kind in kinds]
         lines.append([system, setting, str(seeds), *(cell(score[name]) for score in scores), *map(cell, found)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
