@@ -59,7 +59,8 @@ binarise de en "$work/numbers"
 binarise prefix infix "$work/formulas"
 
 say "kernels against the reference"
-"$python" -m pytest -q -p no:cacheprovider tests/distributions/test_cuda_*.py --junitxml "$work/tests.xml" || true
+"$python" -m pytest -q -p no:cacheprovider tests/distributions/test_cuda_*.py tests/modules/test_recurrent.py \
+    --junitxml "$work/tests.xml" || true
 
 say "kernels beside other implementations"
 # shellcheck disable=SC2086  # options are words

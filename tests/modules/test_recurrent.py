@@ -15,6 +15,8 @@ from fairseq_structattn.modules.recurrent import (
 )
 
 LENGTHS = torch.tensor([6, 1, 4])
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
 
 
 def test_reverse_by_length():
@@ -51,13 +53,14 @@ def test_equals_packed_rnn(cell, bidirectional):
     torch.testing.assert_close(finals.transpose(0, 1), per_layer)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("known", [0, 1, 3])
 @pytest.mark.parametrize("cell", CELLS)
-def test_steps_equal_one_call(cell, known):
+def test_steps_equal_one_call(cell, known, device):
     torch.manual_seed(0)
-    rnn = DecoderRNN(cell, 3, 4, 2, dropout=0.0)
-    inputs = torch.randn(5, 2, 3)
-    state = tuple(torch.randn(2, 2, 4) for _ in range(rnn.state_size))
+    rnn = DecoderRNN(cell, 3, 4, 2, dropout=0.0).to(device)
+    inputs = torch.randn(5, 2, 3, device=device)
+    state = tuple(torch.randn(2, 2, 4, device=device) for _ in range(rnn.state_size))
     outputs, final = rnn(inputs, state)
     layers, tops = unstack_state(state), []
     for advance, rest in zip(rnn.for_steps(inputs[..., :known]), inputs[..., known:]):
