@@ -35,6 +35,7 @@ jobs=${JOBS:-1}
 python=${PYTHON:-python}
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 mkdir -p "$work"
+. scripts/experiments/queue.sh
 
 check_corpus() {
     local split language
@@ -132,13 +133,5 @@ one() { # SYSTEM SEED
 
 for name in "${systems[@]}"; do system_options "$name" > /dev/null; done
 prepare
-failed=0
-for seed in $seeds; do
-    for name in "${systems[@]}"; do
-        if [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; then wait -n || failed=1; fi
-        one "$name" "$seed" &
-    done
-done
-while [ "$(jobs -rp | wc -l)" -gt 0 ]; do wait -n || failed=1; done
-[ "$failed" = 0 ] || { echo "a run failed, see above; run again to continue"; exit 1; }
+queue "$jobs" "$seeds" "${systems[@]}"
 "$python" $here/report.py "$work" --command "SEEDS='$seeds' UPDATES=$updates bash $here/run.sh --corpus FOLDER"

@@ -11,15 +11,18 @@ cd "$(dirname "$0")/../../.."
 here=scripts/experiments/tree_transduction
 work=${1:-tree_transduction}
 shift || true
+names=("$@")
 seeds=${SEEDS:-1 2 3}
 jobs=${JOBS:-1}
 python=${PYTHON:-python}
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 mkdir -p "$work"
+. scripts/experiments/queue.sh
 
 depths=(2 3 4 5 6)
 all=(none.sgd flat.sgd tree.sgd nonprojective.sgd uniform.sgd flat.sgd_no_tanh tree.sgd_no_tanh flat.adam tree.adam
     flat.sgd_paper_init tree.sgd_paper_init tree.best)
+[ ${#names[@]} -gt 0 ] || names=("${all[@]}")
 
 # Of fairseq-train, for each system and each setting.
 system_options() {
@@ -29,7 +32,7 @@ system_options() {
         tree) echo --arch structattn_rnn_tree ;;
         nonprojective) echo --arch structattn_rnn_tree_nonprojective ;;
         uniform) echo --arch structattn_rnn_tree --arc-score uniform ;;
-        *) echo "unknown system $1" >&2 && return 1 ;;
+        *) echo "error: unknown system $1, choose from none flat tree nonprojective uniform" >&2 && return 1 ;;
     esac
 }
 
@@ -45,7 +48,7 @@ setting_options() {
         sgd_paper_init) echo "$sgd" --init-range 0.1 ;;
         best) echo "$sgd" --init-range 0 --arc-bound none --input-feeding ;;
         adam) echo --optimizer adam "$(cosine 0.003 20)" --init-range 0 ;;
-        *) echo "unknown setting $1" >&2 && return 1 ;;
+        *) echo "error: unknown setting $1, choose from sgd sgd_no_tanh sgd_paper_init adam best" >&2 && return 1 ;;
     esac
 }
 
@@ -98,16 +101,12 @@ one() { # SYSTEM.SETTING SEED
     train "${1%%.*}" "${1#*.}" "$2" && translate "${1%%.*}" "${1#*.}" "$2"
 }
 
-prepare
-failed=0
-for seed in $seeds; do
-    for name in "${@:-${all[@]}}"; do
-        if [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; then wait -n || failed=1; fi
-        one "$name" "$seed" &
-    done
+for name in "${names[@]}"; do
+    system_options "${name%%.*}" > /dev/null
+    setting_options "${name#*.}" > /dev/null
 done
-while [ "$(jobs -rp | wc -l)" -gt 0 ]; do wait -n || failed=1; done
-[ "$failed" = 0 ] || { echo "a run failed, see above; run again to continue"; exit 1; }
+prepare
+queue "$jobs" "$seeds" "${names[@]}"
 "$python" $here/report.py "$work" --command "SEEDS='$seeds' bash $here/run.sh"
 drawn=()
 for name in tree.sgd tree.best; do
