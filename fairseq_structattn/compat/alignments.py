@@ -1,0 +1,147 @@
+"""Alignments: what `--print-alignment` prints."""
+
+import functools
+import sys
+import types
+
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.sequence_generator import SequenceGeneratorWithAlignment
+from fairseq.sequence_scorer import SequenceScorer
+
+# Stands at the end of a row of weights on its way through fairseq-interactive.
+ROW_END = "\0"
+
+
+def repair_generated_alignment():
+    """Alignments of translations that end in an IndexError.
+
+    Symptom: `--print-alignment` ends in "list index out of range" when a search finds fewer translations of a sentence
+    than the beam is wide, and in "Dimension out of range" for a model without attention.
+    Detection: a search of width 4 for one word of a vocabulary without words, where there are but two answers, ends so.
+    Repair: the translations that there are, are aligned, and a model without attention is told about. Models that
+    align by a second pass (`transformer_align`) are left to fairseq.
+    """
+    stock = SequenceGeneratorWithAlignment.generate
+    if counts_on_full_beams():
+        SequenceGeneratorWithAlignment.generate = aligning_what_is_there(stock)
+
+
+class Anyword(torch.nn.Module):
+    """A model that finds all words equally likely, and attends to all of the source."""
+
+    def __init__(self, words):
+        super().__init__()
+        self.words = words
+
+    def forward(self, tokens=None, prev_output_tokens=None, src_tokens=None):
+        tokens = prev_output_tokens if tokens is None else tokens
+        attention = torch.ones(*tokens.shape, 1 if src_tokens is None else src_tokens.size(1))
+        return torch.zeros(*tokens.shape, self.words), {"attn": [attention]}
+
+    def get_normalized_probs(self, output, log_probs, sample=None):
+        return output[0]
+
+
+def counts_on_full_beams():
+    words = Dictionary()
+    generator = SequenceGeneratorWithAlignment([Anyword(len(words))], words, beam_size=4, max_len_b=1)
+    source = torch.tensor([[words.eos()]])
+    try:
+        generator.generate(None, {"net_input": {"src_tokens": source, "src_lengths": torch.tensor([1])}})
+    except IndexError:
+        return True
+    return False
+
+
+def aligning_what_is_there(stock):
+    @functools.wraps(stock)
+    @torch.no_grad()
+    def generate(self, models, sample, **kwargs):
+        if any(getattr(model, "full_context_alignment", False) for model in self.model.models):
+            return stock(self, models, sample, **kwargs)
+        found = self._generate(sample, **kwargs)
+        for source, hypotheses in zip(sample["net_input"]["src_tokens"].cpu(), found):
+            for hypothesis in hypotheses:
+                attention, target = hypothesis["attention"].cpu(), hypothesis["tokens"].cpu()
+                if attention.dim() != 2:
+                    raise _no_alignment()
+                # The generator has the weights as [src_len, tgt_len], and for a model without attention an empty list.
+                hypothesis["alignment"] = self.extract_alignment(attention.t(), source, target, self.pad, self.eos)
+        return found
+
+    return generate
+
+
+def _no_alignment():
+    return ValueError("--print-alignment: the model has no attention, so nothing is aligned; leave the option out")
+
+
+def repair_scored_alignment():
+    """Soft alignments of references.
+
+    Symptom: `--score-reference --print-alignment soft` ends in "expected str instance, int found"; and with a model
+    without attention, `--score-reference --print-alignment` ends in "'NoneType' object is not iterable".
+    Detection: asked for a soft alignment, the scorer answers with pairs of integers.
+    Repair: rows of weights, as the generator gives them; a model without attention is told about.
+    """
+    stock = SequenceScorer.generate
+    if scores_with_hard_alignments():
+        SequenceScorer.generate = _with_soft_alignments(stock)
+
+
+def scores_with_hard_alignments():
+    words = Dictionary()
+    tokens = torch.tensor([[words.unk(), words.eos()]])
+    sample = {"net_input": {"src_tokens": tokens, "prev_output_tokens": tokens.flip(1)}, "target": tokens}
+    ((hypothesis,),) = SequenceScorer(words, compute_alignment="soft").generate([Anyword(len(words))], sample)
+    return hypothesis["alignment"] == [(0, 0)]
+
+
+def _with_soft_alignments(stock):
+    @functools.wraps(stock)
+    def generate(self, models, sample, **kwargs):
+        scored = stock(self, models, sample, **kwargs)
+        if not self.compute_alignment:
+            return scored
+        for row, (hypothesis,) in enumerate(scored):
+            if hypothesis["attention"] is None:
+                raise _no_alignment()
+            if self.compute_alignment == "soft":
+                source, target = sample["net_input"]["src_tokens"][row], sample["target"][row]
+                weights = hypothesis["attention"], source, target
+                hypothesis["alignment"] = utils.extract_soft_alignment(*weights, self.pad, self.eos)
+        return scored
+
+    return generate
+
+
+def repair_interactive_alignment():
+    """Soft alignments in `fairseq-interactive`.
+
+    Symptom: with `--print-alignment soft` it ends in "too many values to unpack".
+    Detection: its `main` prints alignments, but knows no soft ones: the word is not among its constants.
+    Repair: what it prints as a pair is a row and a mark, and what it prints with loses the marks. The module is one
+    that is running already, under its own name or as `__main__`; where it is not loaded there is nothing to do.
+    """
+    for module in list(sys.modules.values()):
+        name = getattr(getattr(module, "__spec__", None), "name", None)
+        if name == "fairseq_cli.interactive" and "soft" not in module.main.__code__.co_consts:
+            module.utils = _UtilsWithRows("utils")
+            module.print = _print_without_marks
+
+
+class _UtilsWithRows(types.ModuleType):
+    def __getattr__(self, name):
+        return getattr(utils, name)
+
+    @staticmethod
+    def post_process_prediction(*args, **kwargs):
+        tokens, text, alignment = utils.post_process_prediction(*args, **kwargs)
+        is_soft = isinstance(alignment, list) and any(isinstance(row, list) for row in alignment)
+        return tokens, text, [(",".join(row), ROW_END) for row in alignment] if is_soft else alignment
+
+
+def _print_without_marks(text, *args, **kwargs):
+    print(text.replace("-" + ROW_END, "") if isinstance(text, str) else text, *args, **kwargs)

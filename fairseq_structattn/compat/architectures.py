@@ -1,0 +1,41 @@
+"""Architectures: their defaults under hydra."""
+
+import functools
+
+from fairseq.dataclass import initialize
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
+from omegaconf import DictConfig, OmegaConf
+
+from .rebinding import replace_everywhere
+
+
+def repair_hydra_architectures():
+    """Architectures that `fairseq-hydra-train` overlooks.
+
+    Symptom: with `_name: structattn_rnn_crf` it trains a `structattn_rnn`: whatever the user leaves open gets the
+    model's own defaults before the architecture is asked for those that it stands for.
+    Detection: the defaults of `structattn_rnn_vanilla`, which has no attention, come out with attention.
+    Repair: the architecture is asked first. This is for architectures of our model only; others, fairseq's own among
+    them, have been trained with what they got.
+    """
+    stock = initialize.add_defaults
+    if _overlooks_architectures(stock):
+        replace_everywhere("add_defaults", stock, _asking_the_architecture(stock))
+
+
+def _overlooks_architectures(add_defaults):
+    config = OmegaConf.create({"model": {"_name": "structattn_rnn_vanilla"}})
+    add_defaults(config)
+    return config.model.get("attention_distribution", "none") != "none"
+
+
+def _asking_the_architecture(add_defaults):
+    @functools.wraps(add_defaults)
+    def with_architecture(config):
+        model = config.get("model")
+        name = model.get("_name") if isinstance(model, DictConfig) else None
+        if ARCH_MODEL_NAME_REGISTRY.get(name) == "structattn_rnn":
+            ARCH_CONFIG_REGISTRY[name](model)
+        add_defaults(config)
+
+    return with_architecture

@@ -1,0 +1,106 @@
+"""Checkpoints: what torch may load of them."""
+
+import argparse
+import io
+import pickle
+import warnings
+
+import numpy as np
+import torch
+
+# numpy 2 renamed the module whose functions its pickles call; checkpoints with either spelling are about.
+NUMPY_PICKLE_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
+# One-letter names that numpy gives to truth values, signed and unsigned integers and floating-point numbers.
+NUMBER_KINDS = "biuf"
+
+
+def repair_checkpoint_loading():
+    """Checkpoints that torch refuses.
+
+    Symptom: `fairseq-generate`, or `fairseq-train` when it resumes, ends in an UnpicklingError, since torch loads
+    nothing but tensors and plain containers by default and a fairseq checkpoint has a little more in it.
+    Detection: a checkpoint with no more than that little is refused.
+    Repair: exactly that is declared safe, and the protection stays on for everything else. It is
+
+    * `argparse.Namespace`: the options of models and tasks which have no dataclass;
+    * numpy's arrays and scalars of numbers: meters in the extra state, the n-gram counts of `--eval-bleu` for instance.
+
+    A namespace is harmless: loading creates it and sets attributes, which calls nothing. What numpy's pickles name is
+    not: `numpy.ndarray` builds an array of objects from raw bytes, which are then followed as pointers, and the state
+    of a `numpy.dtype` sets its flags unchecked. So these names lead to the stand-ins below, which make numbers and
+    nothing else. Never put here what calls, imports or looks up something that the checkpoint chooses:
+    `builtins.getattr`, `eval`, `type`, `functools.partial`, `operator.attrgetter` and the like.
+
+    This guards the loading of the file, no more: fairseq evaluates some options of a checkpoint as Python code when it
+    builds the model or the optimizer (`--adam-betas`, the layers of `fconv`), so strangers' checkpoints stay a risk.
+    """
+    if _refuses_checkpoints():
+        torch.serialization.add_safe_globals(_safe_globals())
+
+
+def _refuses_checkpoints():
+    buffer = io.BytesIO()
+    torch.save([argparse.Namespace(a=1), np.ones(1), np.float64(1)], buffer)
+    buffer.seek(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions load it, and announce that their successors won't
+        try:
+            torch.load(buffer)
+        except pickle.UnpicklingError:
+            return True
+    return False
+
+
+def _safe_globals():
+    found = [argparse.Namespace, (_NumberArray, "numpy.ndarray"), (_NumberType, "numpy.dtype")]
+    for module in NUMPY_PICKLE_MODULES:
+        found += [(_new_array, module + "._reconstruct"), (_number, module + ".scalar")]
+    return found
+
+
+class _NumberType:
+    """Takes the place of `numpy.dtype` in a checkpoint, and knows the types of numbers only."""
+
+    def __init__(self, code, align=False, copy=False):
+        self.dtype = np.dtype(code) if isinstance(code, str) else None
+        if self.dtype is None or self.dtype.kind not in NUMBER_KINDS:
+            raise pickle.UnpicklingError(f"the checkpoint has a numpy type other than numbers: {code!r}")
+
+    def __setstate__(self, state):
+        # Of the state, only the byte order tells anything about a number.
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _NumberArray(np.ndarray):
+    """Takes the place of `numpy.ndarray` in a checkpoint: an array that is filled from bytes, and with numbers only.
+
+    It behaves, and is saved again, as the plain array that it is.
+    """
+
+    def __new__(cls, *shape_or_content):
+        if shape_or_content:
+            raise pickle.UnpicklingError("the checkpoint has a numpy array that is not stored the usual way")
+        return super().__new__(cls, (0,), np.int8)
+
+    def __setstate__(self, state):
+        version, shape, number_type, is_fortran, data = state
+        super().__setstate__((version, shape, _checked(number_type), is_fortran, data))
+
+    def __reduce__(self):
+        return self.view(np.ndarray).__reduce__()
+
+
+def _new_array(array_class, shape, code):
+    """Takes the place of the function with which numpy's pickles begin an array; all else comes with its state."""
+    return _NumberArray()
+
+
+def _number(number_type, data):
+    """Takes the place of the function with which numpy's pickles make a scalar."""
+    return np.frombuffer(data, dtype=_checked(number_type), count=1)[0]
+
+
+def _checked(number_type):
+    if not isinstance(number_type, _NumberType):
+        raise pickle.UnpicklingError("the checkpoint has something else where a numpy type belongs")
+    return number_type.dtype
