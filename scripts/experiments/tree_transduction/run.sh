@@ -94,7 +94,7 @@ translate() { # SYSTEM SETTING SEED; greedily: up to the first error it makes no
     done
     "$python" scripts/analysis/length_to_failure.py "${subsets[@]}" --output "$folder/test.json" > "$folder/score.log"
     "$python" $here/induced_trees.py "$folder/checkpoint_best.pt" "$work/bin" --output "$folder/induced_trees.json" \
-        >> "$folder/score.log"
+        >> "$folder/score.log" 2> "$folder/trees.log" || { tail -n 20 "$folder/trees.log"; return 1; }
 }
 
 one() { # SYSTEM.SETTING SEED
