@@ -11,7 +11,8 @@ left out.
 All numbers are sacrebleu's: BLEU of the sentences of a bucket as a corpus; ± is half of the 95 % interval of its
 bootstrap (Koehn, EMNLP 2004), p of its paired bootstrap resampling or approximate randomisation (Riezler & Maxwell,
 2005) against the baseline, of the same sentences. Each p is of one comparison: of twenty systems or buckets that do not
-differ, one is expected to fall below 0.05 by chance.
+differ, one is expected to fall below 0.05 by chance. The JSON also has the ``length_ratio``, tokens of the translations
+for each token of the references: a system that breaks off early has a low one.
 """
 
 import argparse
@@ -79,7 +80,8 @@ class Comparison(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Rows ``{bucket, low, high, sentences, mean_length, system, bleu, confidence95, p}`` and sacrebleu's signature.
+    """Rows ``{bucket, low, high, sentences, mean_length, system, bleu, confidence95, p, length_ratio}`` and sacrebleu's
+    signature.
 
     ``confidence95`` and ``p`` are None in a bucket of one sentence, ``p`` also for the baseline.
     """
@@ -133,15 +135,17 @@ def measure(
 
 
 def compare(systems: Dict[str, List[str]], references: List[str], how: Comparison):
-    """``{bleu, confidence95, p}`` of each system on one set of sentences, and the signature."""
+    """``{bleu, confidence95, p, length_ratio}`` of each system on one set of sentences, and the signature."""
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
 
+    # force: text in words is what `--tokenize none` is for, sacrebleu need not warn of it
+    bleu = BLEU(tokenize=how.tokenize, force=True)
+    ratios = [bleu.corpus_score(lines, [references]).ratio for lines in systems.values()]
     with _seeded(how.seed):
-        # force: text in words is what `--tokenize none` is for, sacrebleu need not warn of it
         paired = PairedTest(
             list(systems.items()),
-            {"BLEU": BLEU(tokenize=how.tokenize, force=True)},
+            {"BLEU": bleu},
             [references],
             test_type=how.kind,
             n_samples=how.samples,
@@ -154,8 +158,9 @@ def compare(systems: Dict[str, List[str]], references: List[str], how: Compariso
             "bleu": round(float(result.score), 2),
             "confidence95": None if alone else round(float(result.ci), 2),
             "p": None if alone or result.p_value is None else round(float(result.p_value), 4),
+            "length_ratio": round(ratio, 3),
         }
-        for result in scores["BLEU"]
+        for result, ratio in zip(scores["BLEU"], ratios)
     ], str(signatures["BLEU"])
 
 
@@ -199,7 +204,8 @@ def plot(rows: List[Dict], path: str) -> None:
     axes.set_ylabel("BLEU, 95 % interval")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)
-    axes.legend(frameon=False)
+    # above, where it hides no interval
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=min(len(names), 4))
     figure.tight_layout()
     beside = f"{path}.tmp"
     figure.savefig(beside, dpi=150, format=os.path.splitext(path)[1][1:])

@@ -82,6 +82,7 @@ def test_scores_of_a_bucket_are_those_of_the_command_of_sacrebleu(corpus, tmp_pa
         assert ours["bleu"] == pytest.approx(theirs["score"], abs=0.006)
         assert ours["confidence95"] == pytest.approx(theirs["ci"], abs=0.006)
         assert ours["p"] == (None if theirs["p_value"] is None else pytest.approx(theirs["p_value"], abs=1e-4))
+        assert ours["length_ratio"] == 1.0
     assert rows["bad", "6–8"]["p"] < 0.05 and rows["good", "6–8"]["p"] is None
     assert content["signature"].startswith("nrefs:1|bs:200|seed:12345") and "tok:none" in content["signature"]
 
@@ -135,6 +136,7 @@ def test_one_sentence_has_no_interval():
     measured = by_length.measure(systems, references, [4, 1], [2], by_length.Comparison("none"))
     row = next(row for row in measured.rows if row["bucket"] == "≥ 2" and row["system"] == "b")
     assert row["confidence95"] is None and row["p"] is None and 0 < row["bleu"] < 100
+    assert row["length_ratio"] == 1.25
     assert "| ≥ 2 | 1 | 100.0 | " in by_length.table(measured.rows)
 
 

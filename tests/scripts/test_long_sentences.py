@@ -88,7 +88,7 @@ def made(work, tmp_path, monkeypatch):
     return dest
 
 
-def test_report_has_both_test_sets_and_what_chose_the_checkpoint(made):
+def test_report_has_both_test_sets_and_what_chose_the_checkpoint(work, made):
     rows = json.loads((made / "results.json").read_text(encoding="utf-8"))["rows"]
     found = {(row["system"], row["seed"], row["split"], row["metric"]): row["value"] for row in rows}
     assert {key[0] for key in found} == {"vanilla", "luong_general"}
@@ -101,9 +101,17 @@ def test_report_has_both_test_sets_and_what_chose_the_checkpoint(made):
     lines = (made / "README.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "before" and lines[-1] == "after" and "`bash run.sh`  " in lines
     assert any(line.startswith("| vanilla | 1, 2 | 21.5 | 3.00 | 200 |") for line in lines)
-    assert sum(line.startswith("| vanilla | ") for line in lines) == 3
+    spoken = [line.split("\t")[2] for line in (work / "vanilla-1" / "joined.txt").read_text().splitlines()]
+    assert found["vanilla", 1, "joined", "repeated@all"] == report.repeated(spoken)
+    assert found["vanilla", 1, "joined", "length_ratio@≥ 75"] < 0.2 < found["vanilla", 1, "joined", "length_ratio@< 30"]
+    assert sum(line.startswith("| vanilla | ") for line in lines) == 4
     assert any("](test.png)" in line and "](joined.png)" in line for line in lines)
     assert (made / "test.png").stat().st_size > 5000 and (made / "joined.png").stat().st_size > 5000
+
+
+def test_repeated_words_are_counted_within_a_translation():
+    assert report.repeated(["a b c d a b c d", "a b c d", "x y"]) == round(100 * 1 / 6, 2)
+    assert report.repeated(["a b"]) == 0
 
 
 def test_work_without_a_finished_run_is_refused(tmp_path, monkeypatch):

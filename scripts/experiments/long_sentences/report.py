@@ -8,12 +8,12 @@ import json
 import os
 import statistics
 import sys
-from typing import Dict, List
+from typing import Callable, Dict, List, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
 sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
-from bleu_by_length import Comparison, measure, plot  # noqa: E402
+from bleu_by_length import Comparison, buckets, measure, plot  # noqa: E402
 from results import add_rows, put_table, read_results, sources  # noqa: E402
 from score_bleu import read_lines, read_translations  # noqa: E402
 
@@ -57,14 +57,32 @@ def lengths_and_references(work: str, split: str):
     return [len(line.split()) for line in read_lines(prefix + ".en")], read_lines(prefix + ".de")
 
 
+def translations_of(work: str, seed: int, system: str, split: str, count: int) -> List[str]:
+    return read_translations(os.path.join(work, f"{system}-{seed}", f"{split}.txt"), count)
+
+
 def measured(work: str, seed: int, systems: List[str], split: str):
     """BLEU by length of the systems of one seed; see :func:`bleu_by_length.measure`."""
     lengths, references = lengths_and_references(work, split)
-    translations = {
-        system: read_translations(os.path.join(work, f"{system}-{seed}", f"{split}.txt"), len(references))
-        for system in systems
-    }
+    translations = {system: translations_of(work, seed, system, split, len(references)) for system in systems}
     return measure(translations, references, lengths, BOUNDS[split], Comparison(tokenize="none"))
+
+
+def repeated(translations: List[str]) -> float:
+    """Percent of sequences of four words that the same translation had before."""
+    found = again = 0
+    for words in (line.split() for line in translations):
+        fours = [tuple(words[start : start + 4]) for start in range(len(words) - 3)]
+        found, again = found + len(fours), again + len(fours) - len(set(fours))
+    return round(100 * again / max(found, 1), 2)
+
+
+def repetition(work: str, seed: int, system: str, split: str) -> Dict[str, float]:
+    """:func:`repeated` by length of the source sentence, and of all."""
+    lengths, references = lengths_and_references(work, split)
+    lines = translations_of(work, seed, system, split, len(references))
+    chosen = [bucket for bucket in buckets(lengths, BOUNDS[split]) if bucket.indices] + buckets(lengths, [])
+    return {bucket.label: repeated([lines[i] for i in bucket.indices]) for bucket in chosen}
 
 
 def rows_of(work: str, seed: int, systems: List[str]) -> List[Dict]:
@@ -81,38 +99,51 @@ def rows_of(work: str, seed: int, systems: List[str]) -> List[Dict]:
     for split in BOUNDS:
         found = measured(work, seed, systems, split)
         for row in sorted(found.rows, key=lambda row: SYSTEMS.index(row["system"])):
-            for metric in ("bleu", "confidence95", "p", "sentences"):
+            for metric in ("bleu", "confidence95", "p", "length_ratio", "sentences"):
                 if row[metric] is not None:
                     add(row["system"], split, f"{metric}@{row['bucket']}", row[metric])
         for system in systems:
+            for bucket, value in repetition(work, seed, system, split).items():
+                add(system, split, f"repeated@{bucket}", value)
             add(system, split, "bleu_signature", found.signature)
     return rows
 
 
-def table(rows: List[Dict], split: str) -> str:
-    """A line per system, a column per bucket."""
+def table(rows: List[Dict], split: str, title: str, metrics: Tuple[str, str], cell: Callable) -> str:
+    """A line per system, a column per bucket; `cell` makes text of the values that two metrics have over seeds."""
     own = [row for row in rows if row["split"] == split]
     names = [system for system in SYSTEMS if any(row["system"] == system for row in own)]
-    buckets = list(dict.fromkeys(row["metric"][5:] for row in own if row["metric"].startswith("bleu@")))
+    columns = list(dict.fromkeys(row["metric"][5:] for row in own if row["metric"].startswith("bleu@")))
 
     def values(system, metric):
         return [row["value"] for row in own if (row["system"], row["metric"]) == (system, metric)]
 
-    counts = [values(names[0], f"sentences@{bucket}")[0] for bucket in buckets]
-    lines = [[TITLES[split], *(f"{bucket} ({count})" for bucket, count in zip(buckets, counts))]]
-    lines.append(["---", *["---:"] * len(buckets)])
+    counts = [values(names[0], f"sentences@{column}")[0] for column in columns]
+    lines = [[title, *(f"{column} ({count})" for column, count in zip(columns, counts))]]
+    lines.append(["---", *["---:"] * len(columns)])
     for system in names:
-        cells = [
-            _cell(*(values(system, f"{metric}@{bucket}") for metric in ("bleu", "confidence95"))) for bucket in buckets
-        ]
+        cells = [cell(*(values(system, f"{metric}@{column}") for metric in metrics)) for column in columns]
         lines.append([system, *cells])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _cell(scores: List[float], intervals: List[float]) -> str:
-    """One seed with its bootstrap interval, several with their standard deviation."""
-    margin = statistics.stdev(scores) if len(scores) > 1 else intervals[0] if intervals else None
-    return f"{statistics.mean(scores):.1f}" + ("" if margin is None else f" ± {margin:.1f}")
+def score_table(rows: List[Dict], split: str) -> str:
+    """BLEU: one seed with its bootstrap interval, several with their standard deviation."""
+
+    def cell(scores, intervals):
+        margin = statistics.stdev(scores) if len(scores) > 1 else intervals[0] if intervals else None
+        return f"{statistics.mean(scores):.1f}" + ("" if margin is None else f" ± {margin:.1f}")
+
+    return table(rows, split, TITLES[split], ("bleu", "confidence95"), cell)
+
+
+def symptom_table(rows: List[Dict], split: str) -> str:
+    """What goes wrong: length beside the references', and repeated words; means over seeds."""
+
+    def cell(ratios, shares):
+        return f"{statistics.mean(ratios):.2f}, {statistics.mean(shares):.1f} %"
+
+    return table(rows, split, "length, repeated", ("length_ratio", "repeated"), cell)
 
 
 def training_table(rows: List[Dict]) -> str:
@@ -141,7 +172,8 @@ def main() -> None:
         add_rows(results, options.command, [row for seed in done for row in rows_of(options.work, seed, done[seed])])
         content = read_results(results)
         signatures = sorted({row["value"] for row in content["rows"] if row["metric"] == "bleu_signature"})
-        tables = [table(content["rows"], split) for split in BOUNDS] + [training_table(content["rows"])]
+        tables = [score_table(content["rows"], split) for split in BOUNDS]
+        tables += [symptom_table(content["rows"], "joined"), training_table(content["rows"])]
         tables.append("".join(f"![{TITLES[split]}]({split}.png) " for split in BOUNDS).rstrip())
         made = [*tables, sources(content) + "".join(f"\nBLEU: `{signature}`  " for signature in signatures)]
         put_table(os.path.join(options.dest, "README.md"), "\n\n".join(made))
