@@ -9,7 +9,7 @@ import json
 import os
 import statistics
 import sys
-from typing import Dict, List
+from typing import Dict, List, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", ".."))
@@ -38,18 +38,28 @@ def learning_curve(log: str) -> List[Dict[str, float]]:
     return [epochs[epoch] for epoch in sorted(epochs)]
 
 
-def rows_of(folder: str) -> List[Dict]:
-    """Results of one run: of the test set, and of the validation sets at the epoch whose checkpoint was taken."""
-    name, _, seed = os.path.basename(folder).rpartition("-")
-    system, _, setting = name.partition(".")
-    own = {"system": system, "setting": setting, "seed": int(seed)}
+def validation_of(folder: str) -> List[Tuple[str, str, float]]:
+    """``("valid", metric, value)`` of the checkpoint that was taken, and of depth 3 after each epoch."""
     curve = learning_curve(os.path.join(folder, "train.log"))
     best = max(curve, key=lambda epoch: epoch["depthchosen"])
     found = [("valid", f"length_to_failure@{depth}", value) for depth, value in best.items() if depth != "depthchosen"]
-    found += [
+    return found + [
         ("valid", f"length_to_failure@depth3_after_epoch{n}", epoch["depth3"]) for n, epoch in enumerate(curve, 1)
     ]
-    for file in ("test.json", "induced_trees.json"):
+
+
+def rows_of(folder: str) -> List[Dict]:
+    """Results of one run: of the test set, and of the validation sets at the epoch whose checkpoint was taken; of an
+    ensemble, whose folder is named after several seeds, those of the test set."""
+    name, _, seed = os.path.basename(folder).rpartition("-")
+    system, _, setting = name.partition(".")
+    if "+" in seed:
+        own = {"system": system, "setting": f"{setting}, ensemble", "seed": seed}
+        found, files = [], ["test.json"]
+    else:
+        own = {"system": system, "setting": setting, "seed": int(seed)}
+        found, files = validation_of(folder), ["test.json", "induced_trees.json"]
+    for file in files:
         with open(os.path.join(folder, file), encoding="utf-8") as lines:
             found += [("test", metric, value) for metric, value in json.load(lines).items()]
     return [{**own, "split": split, "metric": metric, "value": value} for split, metric, value in found]
@@ -89,10 +99,10 @@ def table(rows: List[Dict]) -> str:
     scores = [means(rows, "test", f"length_to_failure@depth{depth}") for depth in DEPTHS]
     for system, setting in names:
         name = f"{system}.{setting}"
-        seeds = len(scores[0][name])
+        seeds = dict.fromkeys(str(row["seed"]) for row in rows if (row["system"], row["setting"]) == (system, setting))
         kinds = (f"{what}_{whose}" for what in ("brackets", "previous") for whose in ("model", "uniform"))
         found = [_over_depths(rows, name, kind) for kind in kinds]
-        lines.append([system, setting, str(seeds), *(cell(score[name]) for score in scores), *map(cell, found)])
+        lines.append([system, setting, ", ".join(seeds), *(cell(score[name]) for score in scores), *map(cell, found)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -153,7 +163,8 @@ def main() -> None:
     parser.add_argument("work", metavar="WORK_DIR")
     parser.add_argument("--command", default="bash scripts/experiments/tree_transduction/run.sh")
     options = parser.parse_args()
-    done = sorted(os.path.dirname(path) for path in glob.glob(os.path.join(options.work, "*", "induced_trees.json")))
+    last = ("*/induced_trees.json", "*+*/test.json")  # what a run, and an ensemble, writes at its end
+    done = sorted(os.path.dirname(path) for name in last for path in glob.glob(os.path.join(options.work, name)))
     if not done:
         sys.exit(f"error: no finished run in {options.work}; run run.sh first")
     results = os.path.join(HERE, "results.json")

@@ -80,25 +80,40 @@ train() { # SYSTEM SETTING SEED
     touch "$folder/trained"
 }
 
-translate() { # SYSTEM SETTING SEED; greedily: up to the first error it makes no difference
-    local folder="$work/$1.$2-$3" subsets=() number=0 depth
+translate() { # FOLDER CHECKPOINTS; greedily: up to the first error it makes no difference
+    local folder=$1 subsets=() number=0 depth
+    mkdir -p "$folder"
     for depth in "${depths[@]}"; do
         local subset="test$([ "$number" = 0 ] || echo "$number")" output="$folder/test.depth$depth.txt"
         number=$((number + 1))
         subsets+=(--subset "depth$depth" "$output" "$work/data/test.depth$depth.infix")
         [ ! -e "$output" ] || continue
-        "$python" -m fairseq_cli.generate "$work/bin" --user-dir fairseq_structattn --path "$folder/checkpoint_best.pt" \
+        "$python" -m fairseq_cli.generate "$work/bin" --user-dir fairseq_structattn --path "$2" \
             --gen-subset "$subset" --beam 1 --batch-size 50 --max-len-a 0 --max-len-b 250 --num-workers 0 \
             > "$output.tmp" 2> "$folder/generate.log" || { tail -n 20 "$folder/generate.log"; return 1; }
         mv "$output.tmp" "$output"
     done
     "$python" scripts/analysis/length_to_failure.py "${subsets[@]}" --output "$folder/test.json" > "$folder/score.log"
-    "$python" $here/induced_trees.py "$folder/checkpoint_best.pt" "$work/bin" --output "$folder/induced_trees.json" \
-        >> "$folder/score.log" 2> "$folder/trees.log" || { tail -n 20 "$folder/trees.log"; return 1; }
+}
+
+measure_trees() { # FOLDER
+    "$python" $here/induced_trees.py "$1/checkpoint_best.pt" "$work/bin" --output "$1/induced_trees.json" \
+        >> "$1/score.log" 2> "$1/trees.log" || { tail -n 20 "$1/trees.log"; return 1; }
 }
 
 one() { # SYSTEM.SETTING SEED
-    train "${1%%.*}" "${1#*.}" "$2" && translate "${1%%.*}" "${1#*.}" "$2"
+    local folder="$work/$1-$2"
+    train "${1%%.*}" "${1#*.}" "$2" && translate "$folder" "$folder/checkpoint_best.pt" && measure_trees "$folder"
+}
+
+# The models of all seeds as one system: fairseq averages their probabilities.
+ensemble() { # SYSTEM.SETTING
+    local seed checkpoints=()
+    for seed in $seeds; do
+        [ -e "$work/$1-$seed/trained" ] || return 0
+        checkpoints+=("$work/$1-$seed/checkpoint_best.pt")
+    done
+    [ ${#checkpoints[@]} = 1 ] || translate "$work/$1-${seeds// /+}" "$(IFS=:; echo "${checkpoints[*]}")"
 }
 
 for name in "${names[@]}"; do
@@ -107,6 +122,7 @@ for name in "${names[@]}"; do
 done
 prepare
 queue "$jobs" "$seeds" "${names[@]}"
+ensemble tree.best
 "$python" $here/report.py "$work" --command "SEEDS='$seeds' bash $here/run.sh"
 drawn=()
 for name in tree.sgd tree.best; do
