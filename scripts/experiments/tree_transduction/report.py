@@ -16,6 +16,8 @@ sys.path.insert(0, os.path.join(HERE, "..", ".."))
 from results import add_rows, put_table, read_results, sources  # noqa: E402
 
 DEPTHS = (2, 3, 4, 5, 6)
+SYSTEMS = ("none", "flat", "uniform", "nonprojective", "tree")
+SETTINGS = ("sgd", "sgd_no_tanh", "sgd_paper_init", "adam", "best", "best, ensemble")
 # Kim et al. 2017, table 2: "no atten", "simple", "structured".
 PUBLISHED = {
     "none": (7.6, 4.1, 2.8, 2.1, 1.5),
@@ -95,7 +97,10 @@ def table(rows: List[Dict]) -> str:
     lines = [heads, ["---"] * len(heads)]
     for system, values in PUBLISHED.items():
         lines.append([system, "Kim et al. 2017", "", *map(str, values), "", "", "", ""])
-    names = list(dict.fromkeys((row["system"], row["setting"]) for row in rows))
+    names = sorted(
+        {(row["system"], row["setting"]) for row in rows},
+        key=lambda name: (SETTINGS.index(name[1]), SYSTEMS.index(name[0])),
+    )
     scores = [means(rows, "test", f"length_to_failure@depth{depth}") for depth in DEPTHS]
     for system, setting in names:
         name = f"{system}.{setting}"
