@@ -130,7 +130,7 @@ def plot(rows: List[Dict], folder: str) -> None:
     for number, (name, label) in enumerate(settings.items()):
         values = [score[name] for score in scores if name in score]
         if values:
-            spread = [statistics.pstdev(value) for value in values]
+            spread = [statistics.stdev(value) if len(value) > 1 else 0 for value in values]
             axes.errorbar(
                 DEPTHS, list(map(statistics.mean, values)), spread, label=label, color=f"C{number}", capsize=3
             )
@@ -158,7 +158,7 @@ def _finish(figure, axes, x: str, y: str, path: str, ticks=None) -> None:
     if ticks:
         axes.set_xticks(ticks)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4, handlelength=1.5)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
 
