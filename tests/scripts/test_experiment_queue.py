@@ -70,7 +70,14 @@ def test_a_failed_run_does_not_stop_the_others_but_the_report(tmp_path, names):
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_no_training_outlives_the_script(tmp_path, kind):
-    process = subprocess.Popen(script(1, "1", "endless"), cwd=tmp_path, env=environment(), start_new_session=True)
+    process = subprocess.Popen(
+        script(1, "1", "endless"),
+        cwd=tmp_path,
+        env=environment(),
+        start_new_session=True,
+        # a shell cannot trap what was ignored when it began, as under nohup, or in the background of a script
+        preexec_fn=lambda: signal.signal(kind, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not (tmp_path / "started").exists():
         assert process.poll() is None and time.monotonic() < deadline
