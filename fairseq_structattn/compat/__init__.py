@@ -9,6 +9,7 @@ from .alignments import repair_generated_alignment, repair_interactive_alignment
 from .architectures import repair_hydra_architectures
 from .batches import repair_batch_by_size, repair_get_buckets, repair_numpy_compat
 from .checkpoints import repair_checkpoint_loading
+from .generation import repair_diverse_beams, repair_ngram_blocking, repair_sampling, repair_source_length
 
 
 def apply():
@@ -21,3 +22,7 @@ def apply():
     repair_generated_alignment()
     repair_scored_alignment()
     repair_interactive_alignment()
+    repair_ngram_blocking()
+    repair_diverse_beams()
+    repair_sampling()
+    repair_source_length()

@@ -1,7 +1,7 @@
 """``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
 
 import os
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -112,6 +112,16 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
         _load_pretrained(source_embedding, task.source_dictionary, options.encoder_embed_path)
         _load_pretrained(target_embedding, task.target_dictionary, options.decoder_embed_path)
         return model
+
+    def make_generation_fast_(
+        self, retain_dropout: bool = False, retain_dropout_modules: Optional[Sequence[str]] = None, **options
+    ):
+        """What fairseq calls before it translates. With ``--retain-dropout``, dropout stays on everywhere, or, with
+        ``--retain-dropout-modules``, in those of ``RNNEncoder`` and ``RNNDecoder`` that are named."""
+        super().make_generation_fast_(**options)
+        for part in (self.encoder, self.decoder) if retain_dropout else ():
+            if retain_dropout_modules is None or type(part).__name__ in retain_dropout_modules:
+                part.train()
 
 
 class RNNEncoder(FairseqEncoder):

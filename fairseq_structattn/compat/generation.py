@@ -1,0 +1,178 @@
+"""Generation: options of the search that do nothing, or something else than they say."""
+
+import functools
+import math
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.search import DiverseBeamSearch, LengthConstrainedBeamSearch, Sampling
+from fairseq.sequence_generator import SequenceGenerator
+from torch import Tensor
+
+from .alignments import Anyword
+
+
+def repair_ngram_blocking():
+    """N-grams that repeat.
+
+    Symptom: without fairseq's CUDA extension `--no-repeat-ngram-size 3` translates to "w5 w5 w5 w5": what is compared
+    with the words before is the end of the buffer, which is padding until the longest translation is reached. Where it
+    is no padding, size 1 forbids nothing.
+    Detection: of the words "5 6 5" in a wider buffer, the blocker of size 2 lets 6 follow.
+    Repair: the last words of the hypothesis are compared. The only word left is never forbidden: it is a word of
+    `--prefix-size`, say.
+    """
+    stock = NGramRepeatBlock._no_repeat_ngram
+    if lets_ngrams_repeat():
+        NGramRepeatBlock._no_repeat_ngram = functools.wraps(stock)(_block_repeated_ngrams)
+
+
+def lets_ngrams_repeat():
+    words = torch.tensor([[2, 5, 6, 5, 1, 1]])
+    scores = NGramRepeatBlock(2, use_extension=False)(words, torch.zeros(1, 8), bsz=1, beam_size=1, step=3)
+    return scores[0, 6].item() > -math.inf
+
+
+def _block_repeated_ngrams(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+    context = self.no_repeat_ngram_size - 1
+    # The first token only starts the sentence.
+    words = tokens[:, 1 : step + 1]
+    if words.size(1) <= context:
+        return lprobs
+    ngrams = words.unfold(1, context + 1, 1)
+    repeated = (ngrams[..., :context] == words[:, words.size(1) - context :].unsqueeze(1)).all(-1)
+    banned = torch.zeros_like(lprobs, dtype=torch.bool)
+    rows, places = repeated.nonzero(as_tuple=True)
+    banned[rows, ngrams[rows, places, context]] = True
+    has_choice = (lprobs > -math.inf).sum(1, keepdim=True) > 1
+    return lprobs.masked_fill_(banned & has_choice, -math.inf)
+
+
+def repair_diverse_beams():
+    """Groups of diverse beams.
+
+    Symptom: `--diverse-beam-groups` ends in "index 97 is out of bounds", or takes the penalty of one sentence for that
+    of another: what the groups have in common is kept by place in the batch and looked up by number in the data.
+    Detection: sentences 7 and 3 of the data, as a batch.
+    Repair: it is looked up by place.
+    """
+    stock = DiverseBeamSearch.step
+    if looks_up_by_number():
+        DiverseBeamSearch.step = _looking_up_by_place(stock)
+
+
+def looks_up_by_number():
+    words = Dictionary()
+    search, scores = DiverseBeamSearch(words, 2, 0.5), torch.zeros(2, 2, len(words))
+    numbers = torch.tensor([7, 3])
+    try:
+        search.step(0, scores, None, None, numbers)
+        search.step(1, scores, torch.zeros(2, 2, 1), None, numbers)
+    except IndexError:
+        return True
+    return False
+
+
+def _looking_up_by_place(stock):
+    @functools.wraps(stock)
+    def search_step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None):
+        if original_batch_idxs is None:
+            original_batch_idxs = torch.arange(len(lprobs), device=lprobs.device)
+        if step == 0:
+            self.numbers = original_batch_idxs
+        places = original_batch_idxs.unsqueeze(1).eq(self.numbers).long().argmax(1)
+        return stock(self, step, lprobs, scores, prev_output_tokens, places)
+
+    return search_step
+
+
+def repair_sampling():
+    """Samples where all that is allowed is next to impossible.
+
+    Symptom: `--sampling` ends in "invalid multinomial distribution" where only one word is allowed, the last `</s>` of
+    a long translation or a word of `--prefix-size`, and has a probability that is 0 in floating point, for instance
+    with a small `--temperature`; and `--sampling-topk` in "selected index k out of range" if there are fewer words.
+    Detection: either error.
+    Repair: such words are scaled up to a probability of 1 for the best of them; `--sampling-topk` takes all words.
+    """
+    stock = Sampling.step
+    if fails_to_sample(Sampling(Dictionary())) or fails_to_sample(Sampling(Dictionary(), sampling_topk=100)):
+        Sampling.step = _sampling_whatever_is_allowed(stock)
+
+
+def fails_to_sample(search):
+    scores = torch.full((1, 1, search.vocab_size), -math.inf)
+    scores[..., search.eos] = -1000
+    try:
+        search.step(0, scores, None)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _sampling_whatever_is_allowed(stock):
+    @functools.wraps(stock)
+    def search_step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None):
+        self.sampling_topk = min(self.sampling_topk, lprobs.size(-1))
+        best = lprobs.max(-1, keepdim=True)[0]
+        vanishing = (best < math.log(torch.finfo(torch.float32).tiny)) & (best > -math.inf)
+        lprobs = lprobs - best.masked_fill(~vanishing, 0)
+        return stock(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
+
+    return search_step
+
+
+def repair_source_length():
+    """Translations as long as their sources.
+
+    Symptom: with `--match-source-len` a sentence of five words has a translation of six: its `</s>` is counted.
+    Detection: the translation of a sentence of one word has two.
+    Repair: where sentences end in `</s>`, and their lengths are given with it, they count one less.
+    """
+    if counts_ends():
+        SequenceGenerator._generate = _noticing_ends(SequenceGenerator._generate)
+        SequenceGenerator.finalize_hypos = _finalizing_by_words(SequenceGenerator.finalize_hypos)
+        LengthConstrainedBeamSearch.set_src_lengths = _setting_words(LengthConstrainedBeamSearch.set_src_lengths)
+
+
+def counts_ends():
+    words = Dictionary()
+    words.add_symbol("word")
+    search = LengthConstrainedBeamSearch(words, min_len_a=1, min_len_b=0, max_len_a=1, max_len_b=0)
+    generator = SequenceGenerator([Anyword(len(words))], words, search_strategy=search, match_source_len=True)
+    source = torch.tensor([[words.index("word"), words.eos()]])
+    ((hypothesis,),) = generator.generate(None, {"net_input": {"src_tokens": source, "src_lengths": torch.tensor([2])}})
+    return len(hypothesis["tokens"]) > 2
+
+
+def _noticing_ends(stock):
+    @functools.wraps(stock)
+    def generate(self, sample, *args, **kwargs):
+        source, lengths = (sample["net_input"].get(name) for name in ("src_tokens", "src_lengths"))
+        if source is not None and lengths is not None:
+            self.search.ends = int(source.eq(self.eos).any(1).all().item())
+        return stock(self, sample, *args, **kwargs)
+
+    return generate
+
+
+def _finalizing_by_words(stock):
+    @functools.wraps(stock)
+    def finalize_hypos(
+        self, step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, attn, src_lengths, max_len
+    ):
+        src_lengths = src_lengths - getattr(self.search, "ends", 0)
+        return stock(
+            self, step, bbsz_idx, eos_scores, tokens, scores, finalized, finished, beam_size, attn, src_lengths, max_len
+        )
+
+    return finalize_hypos
+
+
+def _setting_words(stock):
+    @functools.wraps(stock)
+    def set_src_lengths(self, src_lengths):
+        stock(self, src_lengths - getattr(self, "ends", 0))
+
+    return set_src_lengths
