@@ -12,8 +12,10 @@ import os
 import sys
 from typing import Dict, List
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from parallel_corpus import CorpusError, prepare_split, write_sentences  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from files import check_outputs, command, write_lines  # noqa: E402
+from parallel_corpus import CorpusError, prepare_split  # noqa: E402
 from parallel_corpus import as_words as tidy  # noqa: E402
 
 
@@ -41,6 +43,7 @@ def join_all(corpus: Dict[str, List[str]], sizes: List[int]) -> Dict[str, List[s
     }
 
 
+@command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", required=True, metavar="PREFIX", help="PREFIX.<lang>, one tokenised sentence a line")
@@ -48,15 +51,13 @@ def main(arguments=None) -> None:
     parser.add_argument("--sizes", required=True, nargs="+", type=int, metavar="N", help="sentences in a group")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="PREFIX.<lang> are written")
     options = parser.parse_args(arguments)
-    try:
-        joined = join_all(prepare_split(options.input, dict.fromkeys(options.languages, tidy)), options.sizes)
-    except CorpusError as error:
-        sys.exit(f"error: {error}")
-    os.makedirs(os.path.dirname(options.output) or ".", exist_ok=True)
+    outputs = {language: f"{options.output}.{language}" for language in options.languages}
+    check_outputs({f"--output, {language},": path for language, path in outputs.items()})
+    joined = join_all(prepare_split(options.input, dict.fromkeys(options.languages, tidy)), options.sizes)
     for language, sentences in joined.items():
-        write_sentences(f"{options.output}.{language}", sentences)
+        write_lines(outputs[language], sentences)
         longest = max(len(sentence.split()) for sentence in sentences)
-        print(f"{options.output}.{language}: {len(sentences):,} sentences, the longest of {longest} words")
+        print(f"{outputs[language]}: {len(sentences):,} sentences, the longest of {longest} words")
 
 
 if __name__ == "__main__":

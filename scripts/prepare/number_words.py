@@ -16,6 +16,9 @@ import random
 import sys
 from typing import Dict, List, Set
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from files import InputError, check_output_folders, command, write_lines  # noqa: E402
+
 SMALLEST_SHARE = 10  # one training number in so many is taken from the smallest
 
 
@@ -56,9 +59,9 @@ def take_smallest(count: int, taken: Set[int]) -> List[int]:
 def choose_numbers(train: int, valid: int, test: int, limit: int, seed: int) -> Dict[str, List[int]]:
     for option, value in (("--train", train), ("--valid", valid), ("--test", test)):
         if value < 1:
-            raise ValueError(f"{option} {value}: every split needs at least one number")
+            raise InputError(f"{option} {value}: every split needs at least one number")
     if train + valid + test > limit:
-        raise ValueError(
+        raise InputError(
             f"--limit {limit}: there are not {train + valid + test} distinct numbers below it; raise --limit or ask "
             "for fewer with --train, --valid and --test"
         )
@@ -87,23 +90,17 @@ def english_words(number: int) -> str:
     return " ".join(num2words(number, lang="en").replace(",", " ").replace("-", " ").split())
 
 
-def write_lines(path: str, lines: List[str]) -> None:
-    with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(line + "\n" for line in lines)
-    os.replace(path + ".tmp", path)
-
-
+@command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
     try:
         import num2words  # noqa: F401
     except ImportError:
-        sys.exit("error: num2words is not installed; install the extra `quickstart`: pip install -e '.[quickstart]'")
-    try:
-        splits = choose_numbers(options.train, options.valid, options.test, options.limit, options.seed)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
-    os.makedirs(options.dest, exist_ok=True)
+        raise InputError(
+            "num2words is not installed; install the extra `quickstart`: pip install -e '.[quickstart]'"
+        ) from None
+    check_output_folders({"--dest": options.dest})
+    splits = choose_numbers(options.train, options.valid, options.test, options.limit, options.seed)
     for split in ("train", "valid", "test"):
         prefix = os.path.join(options.dest, split)
         write_lines(prefix + ".de", [german_characters(number) for number in splits[split]])

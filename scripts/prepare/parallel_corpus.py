@@ -2,7 +2,8 @@
 
 Each split is a pair of files PREFIX.<lang>, one sentence a line, line n of one being the translation of line n of the
 other. Writes train, valid and test .<lang> and the binarised bin/ into the folder of --dest. What would silently spoil
-a training is refused with file and line: files of unequal length, text that is not UTF-8, empty lines.
+a training is refused with file and line: files of unequal length, text that is not UTF-8, empty lines, and tokens that
+fairseq would take for its own marks of padding and of the end of a sentence. Files may be packed by gzip.
 """
 
 import argparse
@@ -14,36 +15,37 @@ import sys
 from collections import Counter
 from typing import Callable, Dict, List
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from files import InputError, check_output_folders, command, read_lines, write_lines  # noqa: E402
 
-class CorpusError(Exception):
+MARKS = ("<pad>", "</s>")
+
+
+class CorpusError(InputError):
     """What is wrong with a corpus, where, and what to do about it."""
 
 
 def read_sentences(path: str) -> List[str]:
     """The lines of a file, refused where they are not UTF-8 or hold no token."""
-    if not os.path.isfile(path):
-        raise CorpusError(f"{path}: no such file; name the folder that holds it")
-    # split as bytes: text mode and splitlines() also break lines at characters that may stand inside a sentence
-    with open(path, "rb") as file:
-        lines = file.read().split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    if not lines:
+    sentences = read_lines(path)
+    if not sentences:
         raise CorpusError(f"{path}: the file is empty")
-    return [decode_line(line, path, number) for number, line in enumerate(lines, start=1)]
+    for number, sentence in enumerate(sentences, start=1):
+        if not sentence.strip():
+            raise CorpusError(
+                f"{path}, line {number}: empty line; remove it here and in the file of the other language"
+            )
+    return sentences
 
 
-def decode_line(line: bytes, path: str, number: int) -> str:
-    try:
-        sentence = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
-            "convert the file, for example with iconv -t UTF-8"
-        ) from None
-    if not sentence.strip():
-        raise CorpusError(f"{path}, line {number}: empty line; remove it here and in the file of the other language")
-    return sentence
+def check_tokens(path: str, sentences: List[str]) -> None:
+    """Refuses tokens that fairseq-preprocess would give the numbers of its own marks: models would skip them."""
+    for number, sentence in enumerate(sentences, start=1):
+        for mark in set(MARKS).intersection(sentence.split()):
+            raise CorpusError(
+                f"{path}, line {number}: the token {mark} means something else to fairseq; write it otherwise, for "
+                f"example {mark.replace('<', '&lt;').replace('>', '&gt;')}"
+            )
 
 
 def check_aligned(sentences: Dict[str, List[str]]) -> None:
@@ -64,12 +66,6 @@ def as_characters(sentence: str) -> str:
     return " ".join("".join(sentence.split()))
 
 
-def write_sentences(path: str, sentences: List[str]) -> None:
-    with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(sentence + "\n" for sentence in sentences)
-    os.replace(path + ".tmp", path)
-
-
 def describe(sentences: List[str]) -> str:
     lengths = [len(sentence.split()) for sentence in sentences]
     types = Counter(token for sentence in sentences for token in sentence.split())
@@ -80,10 +76,13 @@ def prepare_split(prefix: str, tokenisers: Dict[str, Callable[[str], str]]) -> D
     """Reads, checks and tokenises PREFIX.<lang> of every language: language -> sentences."""
     raw = {f"{prefix}.{language}": read_sentences(f"{prefix}.{language}") for language in tokenisers}
     check_aligned(raw)
-    return {
+    tokenised = {
         language: [tokenise(sentence) for sentence in raw[f"{prefix}.{language}"]]
         for language, tokenise in tokenisers.items()
     }
+    for language, sentences in tokenised.items():
+        check_tokens(f"{prefix}.{language}", sentences)
+    return tokenised
 
 
 def binarise(dest: str, source_lang: str, target_lang: str, source_threshold: int, target_threshold: int) -> None:
@@ -143,28 +142,26 @@ def check_fairseq() -> None:
         )
 
 
+@command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
     tokenisers = {options.source_lang: options.source_tokeniser, options.target_lang: options.target_tokeniser}
-    try:
-        check_fairseq()
-        # everything is checked before anything is written
-        splits = {split: prepare_split(getattr(options, split), tokenisers) for split in ("train", "valid", "test")}
-        os.makedirs(options.dest, exist_ok=True)
-        print(f"{'file':12} {'sentences':>10} {'tokens':>12} {'types':>9} {'longest':>9}")
-        for split, languages in splits.items():
-            for language, sentences in languages.items():
-                write_sentences(os.path.join(options.dest, f"{split}.{language}"), sentences)
-                print(f"{split + '.' + language:12} {describe(sentences)}", flush=True)
-        binarise(
-            options.dest,
-            options.source_lang,
-            options.target_lang,
-            options.source_threshold,
-            options.target_threshold,
-        )
-    except CorpusError as error:
-        sys.exit(f"error: {error}")
+    # everything is checked before anything is written
+    check_fairseq()
+    check_output_folders({"--dest": options.dest})
+    splits = {split: prepare_split(getattr(options, split), tokenisers) for split in ("train", "valid", "test")}
+    print(f"{'file':12} {'sentences':>10} {'tokens':>12} {'types':>9} {'longest':>9}")
+    for split, languages in splits.items():
+        for language, sentences in languages.items():
+            write_lines(os.path.join(options.dest, f"{split}.{language}"), sentences)
+            print(f"{split + '.' + language:12} {describe(sentences)}", flush=True)
+    binarise(
+        options.dest,
+        options.source_lang,
+        options.target_lang,
+        options.source_threshold,
+        options.target_threshold,
+    )
     print(f"prepared: {options.dest}, binarised: {os.path.join(options.dest, 'bin')}")
 
 

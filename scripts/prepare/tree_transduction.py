@@ -25,6 +25,9 @@ import random
 import sys
 from typing import Dict, List, NamedTuple, Set, Tuple, Union
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from files import InputError, check_output_folders, command, write_lines  # noqa: E402
+
 OPERATORS = ("+", "*")
 Formula = Union[str, Tuple]  # a number, or an operator and its parts
 
@@ -102,7 +105,7 @@ def draw_distinct(grammar: Grammar, depth: int, count: int, taken: Set[str], ran
             taken.add(prefix(formula))
             formulas.append(formula)
     if len(formulas) < count:
-        raise ValueError(
+        raise InputError(
             f"found only {len(formulas)} of {count} distinct formulas of depth {depth}: ask for fewer, or allow more "
             "parts"
         )
@@ -149,40 +152,32 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Ends with a message that names the option where the options cannot work."""
+    """Refuses options that cannot work."""
     for name in ("train", "valid", "test", "least_depth", "least_parts"):
         if getattr(options, name) < 1:
-            sys.exit(f"error: --{name.replace('_', '-')} {getattr(options, name)}: must be at least 1")
+            raise InputError(f"--{name.replace('_', '-')} {getattr(options, name)}: must be at least 1")
     if not options.least_depth <= options.most_train_depth <= options.most_test_depth:
-        sys.exit(
-            f"error: depths must not fall from --least-depth {options.least_depth} over --most-train-depth "
+        raise InputError(
+            f"depths must not fall from --least-depth {options.least_depth} over --most-train-depth "
             f"{options.most_train_depth} to --most-test-depth {options.most_test_depth}"
         )
     if options.most_parts < options.least_parts:
-        sys.exit(f"error: --most-parts {options.most_parts} is less than --least-parts {options.least_parts}")
+        raise InputError(f"--most-parts {options.most_parts} is less than --least-parts {options.least_parts}")
     if not 0 <= options.nested < 1 or (options.generator == "free" and options.nested == 0):
-        sys.exit(f"error: --nested {options.nested}: must be at least 0 and less than 1; with --generator free above 0")
-
-
-def write_lines(path: str, lines: List[str]) -> None:
-    with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(line + "\n" for line in lines)
-    os.replace(path + ".tmp", path)
+        raise InputError(f"--nested {options.nested}: must be from 0 to below 1; with --generator free above 0")
 
 
 def mean(numbers: List[int]) -> float:
     return sum(numbers) / len(numbers)
 
 
+@command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
     parts = (options.least_parts, options.most_parts)
     grammar = Grammar(options.generator, options.nested, *parts, options.largest)
-    try:
-        splits = draw_splits(grammar, options)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
-    os.makedirs(options.dest, exist_ok=True)
+    check_output_folders({"--dest": options.dest})
+    splits = draw_splits(grammar, options)
     for split, formulas in splits.items():
         path = os.path.join(options.dest, split)
         sides = [[write(formula) for formula in formulas] for write in (prefix, infix)]

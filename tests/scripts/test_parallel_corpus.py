@@ -1,5 +1,7 @@
 """scripts/prepare/parallel_corpus.py: what is refused, and that the rest comes out as asked for."""
 
+import gzip
+
 import pytest
 from helpers_scripts import load_script
 
@@ -36,6 +38,13 @@ def test_separators_inside_a_sentence_break_no_line(tmp_path):
     assert [parallel_corpus.as_words(line) for line in parallel_corpus.read_sentences(path)] == ["one two", "three"]
 
 
+def test_marks_of_byte_order_and_packed_files(tmp_path):
+    content = "\ufeffone \ufefftwo\n".encode()
+    for path, text in ((tmp_path / "a", content), (tmp_path / "a.gz", gzip.compress(content))):
+        path.write_bytes(text)
+        assert parallel_corpus.read_sentences(str(path)) == ["one \ufefftwo"]
+
+
 @pytest.mark.parametrize(
     "name, content, message",
     [
@@ -43,6 +52,8 @@ def test_separators_inside_a_sentence_break_no_line(tmp_path):
         ("test.ja", b"ok .\ncaf\xe9 .\n", r"test\.ja, line 2: not UTF-8 \(byte 0xe9 at position 4\)"),
         ("train.en", b"he runs .\n \n", r"train\.en, line 2: empty line"),
         ("train.ja", b"", r"train\.ja: the file is empty"),
+        ("train.en", b"he <pad> runs\nyes .\n", r"train\.en, line 1: the token <pad> means .* example &lt;pad&gt;"),
+        ("dev.en", b"he runs\nyes </s>\n", r"dev\.en, line 2: the token </s> means something else"),
     ],
 )
 def test_broken_files_are_refused_before_anything_is_written(corpus, name, content, message):
@@ -50,6 +61,13 @@ def test_broken_files_are_refused_before_anything_is_written(corpus, name, conte
     with pytest.raises(SystemExit, match=message):
         run(corpus)
     assert not (corpus / "dest").exists()
+
+
+def test_tokens_that_only_contain_marks_are_taken(corpus):
+    (corpus / "train.en").write_bytes(b"he runs</s>\n< pad > <unk>\n")
+    assert parallel_corpus.prepare_split(str(corpus / "train"), {"en": parallel_corpus.as_words})["en"][1] == (
+        "< pad > <unk>"
+    )
 
 
 def test_missing_file_is_named(corpus):

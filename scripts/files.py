@@ -1,0 +1,243 @@
+"""Files of the scripts: looked at before work begins, read and written in one way, and errors reported in one way.
+
+What is wrong with what a user gave is an :class:`InputError`, which names the option or the file and line, the value
+and the way out. A script's ``main`` that is a :func:`command` prints it as ``error: …`` and ends with code 2.
+
+Text is UTF-8, plain or packed by gzip, and its lines end at line feeds only: ``str.splitlines`` and Python's text mode
+also break at characters that may stand inside a sentence. A byte order mark at the beginning belongs to no line.
+"""
+
+import codecs
+import functools
+import gzip
+import io
+import json
+import os
+import sys
+import zlib
+from contextlib import contextmanager
+from typing import IO, Callable, Dict, Iterator, List, Optional, Tuple
+
+USAGE_ERROR = 2  # the code of argparse
+GZIP = b"\x1f\x8b"
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+class InputError(ValueError):
+    """What is wrong with what a script was given, where, and what to do about it."""
+
+
+class Refusal(SystemExit):
+    """Ends a script with :data:`USAGE_ERROR`; the text is that of the error."""
+
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.code = USAGE_ERROR
+
+
+def command(main: Callable) -> Callable:
+    """A decorator for the ``main(arguments=None)`` of a script: what a user can mend is told in one line."""
+
+    @functools.wraps(main)
+    def run(arguments=None):
+        try:
+            return main(arguments)
+        except BrokenPipeError:  # whoever read what is printed, such as `head`, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(1) from None
+        except InputError as error:
+            message = str(error)
+        except OSError as error:
+            message = _named(error)
+        print(f"error: {message}", file=sys.stderr)
+        raise Refusal(message)
+
+    return run
+
+
+def _named(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+# Reading.
+
+
+def check_inputs(paths: Dict[str, Optional[str]]) -> None:
+    """Refuses what is no file that can be opened.
+
+    Args:
+        paths: by option; None where an option was not given
+
+    Raises:
+        InputError: there is no such file, it is a folder, or it must not be read
+    """
+    for option, path in paths.items():
+        if path is not None:
+            _check_input(path, f"{option} {path}")
+
+
+def check_folders(paths: Dict[str, Optional[str]]) -> None:
+    """As :func:`check_inputs`, of folders."""
+    for option, path in paths.items():
+        if path is not None and not os.path.isdir(path):
+            raise InputError(f"{option} {path}: {'a file, not a folder' if os.path.exists(path) else 'no such folder'}")
+
+
+def _check_input(path: str, named: str) -> None:
+    if os.path.isdir(path):
+        raise InputError(f"{named}: a folder; name a file in it")
+    if not os.path.exists(path):
+        raise InputError(f"{named}: no such file; check the name and the folder, {os.path.abspath(path)}")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{named}: you may not read it; change its permissions")
+
+
+def read_lines(path: str) -> List[str]:
+    """The lines of a text file, without what ends them.
+
+    Raises:
+        InputError: no such file, or text that is not UTF-8, by line
+    """
+    return [line.rstrip("\r\n") for _, line in numbered_lines(path)]
+
+
+def numbered_lines(path: str) -> Iterator[Tuple[int, str]]:
+    """The lines of a text file, counted from 1, with the line feeds that end them; raises as :func:`read_lines`."""
+    _check_input(path, path)
+    with _opened(path) as file:
+        try:
+            for number, line in enumerate(file, 1):
+                line = _decoded(line, path, number)
+                if line:
+                    yield number, line
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"{path}: its gzip packing is broken ({error}); copy or pack the file again") from None
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    with open(path, "rb") as file:
+        packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
+        yield gzip.GzipFile(fileobj=file) if packed else file
+
+
+def _decoded(line: bytes, path: str, number: int) -> str:
+    if number == 1:
+        if line.startswith(UTF16):
+            raise InputError(f"{path}, line 1: UTF-16; convert the file: iconv -f UTF-16 -t UTF-8")
+        if line.startswith(codecs.BOM_UTF8):
+            line = line[len(codecs.BOM_UTF8) :]
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
+            "convert the file, for example with iconv -t UTF-8"
+        ) from None
+
+
+def read_json(path: str, *needed: str) -> Dict:
+    """An object of JSON that has the fields `needed`.
+
+    Raises:
+        InputError: no such file, no JSON, or other JSON
+    """
+    text = "".join(line for _, line in numbered_lines(path))
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); was the file cut off? Write it again") from None
+    missing = [name for name in needed if not isinstance(content, dict) or name not in content]
+    if missing or not isinstance(content, dict):
+        lacks = f" with {', '.join(missing)}" if missing else ""
+        raise InputError(f"{path}: not an object of JSON{lacks}; name the file that the script before this one wrote")
+    return content
+
+
+# Writing.
+
+
+def check_outputs(paths: Dict[str, Optional[str]]) -> None:
+    """Refuses what could only fail when all work is done; makes nothing.
+
+    Args:
+        paths: files to be written, by option; None where an option was not given
+
+    Raises:
+        InputError: a path is a folder, or in what is no folder, or must not be written; two are the same
+    """
+    seen: Dict[str, str] = {}
+    for option, path in paths.items():
+        if path is None:
+            continue
+        if not path or os.path.isdir(path) or path.endswith(os.sep):
+            raise InputError(f"{option} '{path}': a folder; name a file in it, such as {os.path.join(path, 'NAME')}")
+        _check_place(path, f"{option} {path}")
+        same = seen.setdefault(os.path.realpath(path), option)
+        if same != option and _is_replaced(path):
+            raise InputError(f"{option} {path}: the file that {same} names, too; give each its own")
+
+
+def check_output_folders(paths: Dict[str, str]) -> None:
+    """As :func:`check_outputs`, of folders to write into."""
+    for option, path in paths.items():
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise InputError(f"{option} {path}: a file, not a folder; name another")
+        _check_place(os.path.join(path, "file"), f"{option} {path}")
+
+
+def _check_place(path: str, named: str) -> None:
+    """Whether the folder of `path` is there, or can be made, and takes files."""
+    if os.path.exists(path) and not _is_replaced(path):
+        place = path
+    else:
+        place = os.path.dirname(os.path.realpath(path))
+        while not os.path.lexists(place):
+            place = os.path.dirname(place)
+        if not os.path.isdir(place):
+            raise InputError(f"{named}: {place} is a file, not a folder; name another place")
+    if not os.access(place, os.W_OK):
+        raise InputError(f"{named}: you may not write to {place}; name another place")
+
+
+def _is_replaced(path: str) -> bool:
+    """Whether a new file takes the place of `path`: not that of a device or pipe, such as /dev/stdout."""
+    return os.path.isfile(path) or not os.path.exists(path)
+
+
+@contextmanager
+def beside(path: str) -> Iterator[str]:
+    """The path of a new file, which is moved to `path` when all went well, and else removed; makes the folder."""
+    if not _is_replaced(path):
+        yield path
+        return
+    path = os.path.realpath(path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    made = f"{path}.tmp"
+    try:
+        yield made
+        os.replace(made, path)
+    finally:
+        if os.path.exists(made):
+            os.remove(made)
+
+
+@contextmanager
+def replaced(path: str) -> Iterator[IO[str]]:
+    """A text file that is written :func:`beside`; its lines end as they are given."""
+    with beside(path) as made, open(made, "w", encoding="utf-8", newline="\n") as file:
+        yield file
+        file.flush()
+
+
+def write_lines(path: str, lines) -> None:
+    """Writes a text file of the given lines, each of which is ended by a line feed."""
+    with replaced(path) as file:
+        file.writelines(line + "\n" for line in lines)
+
+
+def write_json(path: str, content) -> None:
+    """Writes JSON, which is indented by one space."""
+    text = io.StringIO()
+    json.dump(content, text, ensure_ascii=False, indent=1)
+    write_lines(path, [text.getvalue()])
