@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_structattn.modules.cells import STEPS, LayerState, Step
+from fairseq_structattn.modules.lstm import LSTM
 
-CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+CELLS = {"lstm": LSTM, "gru": nn.GRU}
 
 # One tensor [layers, batch, hidden] for a GRU, hidden states and cells for an LSTM.
 State = Tuple[Tensor, ...]

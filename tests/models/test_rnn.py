@@ -140,13 +140,23 @@ def test_very_long_and_empty_sentences(model):
         assert torch.isfinite(hypotheses[0]["score"])
 
 
+@pytest.mark.precision
 def test_half_precision_and_autocast(model):
     sample = batch(SOURCE, TARGET)
     expected = log_probs(model, sample)
-    with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(log_probs(model, sample).float(), expected, atol=0.35, rtol=0)
+    for dtype, tolerance in ((torch.bfloat16, 0.35), (torch.float16, 0.1)):
+        with torch.autocast("cpu", dtype):
+            lowered = log_probs(model, sample)
+        torch.testing.assert_close(lowered.float(), expected, atol=tolerance, rtol=0)
+        model.zero_grad()
+        lowered.sum().backward()
+        assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+        with torch.no_grad(), torch.autocast("cpu", dtype):
+            torch.testing.assert_close(log_probs(model, sample).float(), expected, atol=tolerance, rtol=0)
     for dtype, tolerance in ((torch.bfloat16, 0.5), (torch.float16, 0.1)):
-        torch.testing.assert_close(log_probs(model.to(dtype), sample).float(), expected, atol=tolerance, rtol=0)
+        lowered = log_probs(model.to(dtype), sample)
+        lowered.sum().backward()
+        torch.testing.assert_close(lowered.float(), expected, atol=tolerance, rtol=0)
 
 
 def test_ensemble_with_a_stock_model(model):

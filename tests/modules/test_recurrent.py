@@ -40,7 +40,7 @@ def copy_weights(reference: nn.RNNBase, rnn: SentenceRNN):
 def test_equals_packed_rnn(cell, bidirectional):
     torch.manual_seed(0)
     rnn = SentenceRNN(cell, 3, 4, 2, bidirectional, dropout=0.0)
-    reference = CELLS[cell](3, 4, 2, bidirectional=bidirectional)
+    reference = getattr(nn, cell.upper())(3, 4, 2, bidirectional=bidirectional)
     copy_weights(reference, rnn)
     inputs = torch.randn(6, 3, 3)
     inputs[1:, 1] = float("nan")  # padding

@@ -58,6 +58,7 @@ def test_products_that_are_not_used_do_not_count(factors):
     torch.testing.assert_close(gradient, steps[1].detach().sum(1).unsqueeze(-1).expand_as(matrix))
 
 
+@pytest.mark.precision
 def test_autocast_makes_the_dtype_of_any_product(factors):
     matrix, left = factors[0].detach().float().requires_grad_(), factors[1][0].detach().float()
     with torch.autocast("cpu", dtype=torch.bfloat16):
