@@ -11,11 +11,24 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 from collections import OrderedDict
 from importlib import metadata
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, Iterable, List, Sequence, Tuple
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from files import (  # noqa: E402
+    InputError,
+    check_inputs,
+    check_outputs,
+    command,
+    numbered_lines,
+    read_json,
+    replaced,
+    write_json,
+)
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 PACKAGES = ("torch", "numpy", "sacrebleu", "fairseq", "ve-fairseq", "fairseq-fixed")
@@ -45,28 +58,25 @@ def machine() -> str:
     return f"{processor}, {os.cpu_count()} cores, {gpu}"
 
 
-def write_json(path: str, content) -> None:
-    """Written beside and moved into place, so that an interruption loses nothing."""
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
-        json.dump(content, file, ensure_ascii=False, indent=1)
-        file.write("\n")
-    os.replace(path + ".tmp", path)
-
-
 def read_results(path: str) -> Dict:
     """The results in `path`, empty ones if there is no such file."""
     if not os.path.exists(path):
         return {"command": "", "versions": {}, "machine": "", "rows": []}
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    results = read_json(path, "command", "versions", "machine", "rows")
+    if not isinstance(results["rows"], list) or not all(isinstance(row, dict) for row in results["rows"]):
+        raise InputError(f"{path}: no file of results, its rows are not objects; name another")
+    return results
 
 
 def add_rows(path: str, command: str, rows: List[Dict]) -> None:
     """Adds `rows` to `path`; a row replaces an older one of the same system, setting, seed, split and metric."""
     results = read_results(path)
+    columns = ("system", "setting", "seed", "split", "metric")
+    if not all(set(columns) <= set(row) for row in results["rows"]):
+        raise InputError(f"{path}: its rows are not of an experiment, which have {', '.join(columns)}; name another")
 
     def key(row):
-        return tuple(row[name] for name in ("system", "setting", "seed", "split", "metric"))
+        return tuple(row[name] for name in columns)
 
     merged = OrderedDict((key(row), row) for row in [*results["rows"], *rows])
     content = {"command": command, "versions": versions(), "machine": machine(), "rows": list(merged.values())}
@@ -80,15 +90,21 @@ def replace_rows(path: str, content: Dict, same: Sequence[str]) -> None:
     write_json(path, {**content, "rows": kept + content["rows"]})
 
 
+def log_records(path: str) -> Iterable[Dict]:
+    """The records of a log made with ``--log-format json --log-file``; a last line that was cut off is none."""
+    for number, line in numbered_lines(path):
+        if line.startswith('{"') and line.endswith("\n"):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{path}, line {number}: not JSON ({error}); run the training again") from None
+
+
 def epochs(path: str, marker: str = "train_wps") -> List[Dict]:
     """The last record with `marker` of each epoch, from a log made with ``--log-format json --log-file``."""
-    records = {}
-    with open(path, encoding="utf-8") as lines:
-        for record in (json.loads(line) for line in lines if line.startswith('{"')):
-            if marker in record:
-                records[record["epoch"]] = record
+    records = {record["epoch"]: record for record in log_records(path) if marker in record}
     if not records:
-        raise ValueError(f"{path}: no epoch was finished; run the training again")
+        raise InputError(f"{path}: no epoch was finished; run the training again")
     return [records[epoch] for epoch in sorted(records)]
 
 
@@ -100,8 +116,9 @@ def validation(path: str) -> Dict[str, float]:
 
 def score(arguments) -> None:
     """Adds BLEU with its signature, and the speed of training, of one system."""
-    with open(arguments.bleu, encoding="utf-8") as file:
-        measured = json.load(file)
+    check_inputs({"--bleu": arguments.bleu, "--train-log": arguments.train_log})
+    check_outputs({"--results": arguments.results})
+    measured = read_json(arguments.bleu, "bleu", "signature")
     records = epochs(arguments.train_log)
     walls = [float(record["train_train_wall"]) for record in records]
     speed = {
@@ -123,12 +140,23 @@ def score(arguments) -> None:
     print(f"{arguments.system}, {arguments.setting}, seed {arguments.seed}: BLEU {measured['bleu']}")
 
 
+# What a cell of a table would not show as it is. An underscore within a word stays.
+MARKUP = re.compile(r"[\\|`*\[\]~$]|<(?=[\w/!?])|&(?=[#\w])|(?<![^\W_])_|_(?![^\W_])")
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """A row of a Markdown table; cells are text without line breaks, not markup."""
+    return "| " + " | ".join(MARKUP.sub(r"\\\g<0>", cell) for cell in cells) + " |"
+
+
 def table(results: Dict) -> str:
-    """The rows as a Markdown table, and what they were made with."""
+    """The rows as a Markdown table, and what they were made with; InputError where there are none."""
+    if not results["rows"]:
+        raise InputError("--results: no rows to make a table of; run the experiment first")
     measured = [row for row in results["rows"] if not row.get("metric", "").endswith("signature")]
     heads, lines = _experiment(measured) if "metric" in measured[0] else _plain(measured)
     written = [heads, ["---"] * len(heads), *lines]
-    made = ["| " + " | ".join(line) + " |" for line in written]
+    made = [markdown_row(line) for line in written]
     signatures = sorted({row["value"] for row in results["rows"] if row not in measured})
     return "\n".join([*made, "", sources(results), *(f"BLEU: `{signature}`  " for signature in signatures)])
 
@@ -171,24 +199,29 @@ def _cell(values: List[float]) -> str:
     return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.1f}"
 
 
+def split_readme(readme: str) -> Tuple[str, str]:
+    """What stands before and after the table of a README; InputError where there is no place for one."""
+    text = "".join(line for _, line in numbered_lines(readme))
+    if BEGIN not in text or END not in text:
+        raise InputError(f"{readme}: no lines {BEGIN} and {END} to put the table between")
+    return text.split(BEGIN)[0], text.split(END)[1]
+
+
 def put_table(readme: str, made: str) -> None:
     """Puts a table between the two markers of a README."""
-    with open(readme, encoding="utf-8") as file:
-        text = file.read()
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"{readme}: no lines {BEGIN} and {END} to put the table between")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    with open(readme + ".tmp", "w", encoding="utf-8") as file:
+    before, after = split_readme(readme)
+    with replaced(readme) as file:
         file.write(f"{before}{BEGIN}\n{made}\n{END}{after}")
-    os.replace(readme + ".tmp", readme)
 
 
 def write_table(arguments) -> None:
     """:func:`put_table` of a file of results."""
+    check_inputs({"--results": arguments.results, "--readme": arguments.readme})
     put_table(arguments.readme, table(read_results(arguments.results)))
 
 
-def main() -> None:
+@command
+def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="task", required=True)
     scoring = commands.add_parser("score", help="add the scores of one system")
@@ -200,11 +233,8 @@ def main() -> None:
     tabling.add_argument("--results", required=True)
     tabling.add_argument("--readme", required=True)
     tabling.set_defaults(run=write_table)
-    arguments = parser.parse_args()
-    try:
-        arguments.run(arguments)
-    except (OSError, ValueError) as error:
-        sys.exit(f"{parser.prog}: {error}")
+    options = parser.parse_args(arguments)
+    options.run(options)
 
 
 if __name__ == "__main__":

@@ -8,26 +8,33 @@ sentence is its number of tokens between spaces, so SOURCE should be the text th
 half-open: 10,20,30 makes 0 ≤ length < 10, 10 ≤ length < 20, 20 ≤ length < 30 and 30 ≤ length; one without sentences is
 left out.
 
-All numbers are sacrebleu's: BLEU of the sentences of a bucket as a corpus; ± is half of the 95 % interval of its
-bootstrap (Koehn, EMNLP 2004), p of its paired bootstrap resampling or approximate randomisation (Riezler & Maxwell,
-2005) against the baseline, of the same sentences. Each p is of one comparison: of twenty systems or buckets that do not
-differ, one is expected to fall below 0.05 by chance. The JSON also has the ``length_ratio``, tokens of the translations
-for each token of the references: a system that breaks off early has a low one.
+BLEU of the sentences of a bucket as a corpus is sacrebleu's, and so is ±, half of the 95 % interval of its bootstrap
+(Koehn, EMNLP 2004). p is of approximate randomisation (Riezler & Maxwell, 2005) or paired bootstrap resampling against
+the baseline, of the same sentences; two-sided, ties count as differences that chance makes, so that identical
+translations have p = 1 (see paired_tests.py, also for what sacrebleu does). Each p is of one comparison: of twenty
+systems or buckets that do not differ, one is expected to fall below 0.05 by chance. The JSON also has the
+``length_ratio``, tokens of the translations for each token of the references: a system that breaks off early has a low
+one.
 """
 
 import argparse
 import os
 import shlex
 import sys
+import unicodedata
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
-from results import machine, versions, write_json  # noqa: E402
-from score_bleu import read_lines, read_translations  # noqa: E402
+from files import InputError, check_inputs, check_outputs, command, read_lines, write_json  # noqa: E402
+from generated import Translations, add_lines_option, read_translations  # noqa: E402
+from paired_tests import DEFAULT_TRIALS, LEAST_TRIALS, p_value, sentence_statistics  # noqa: E402
+from pictures import check_picture, save_picture  # noqa: E402
+from results import machine, markdown_row, versions  # noqa: E402
+from score_bleu import bleu_metric, check_resamples, read_references  # noqa: E402
 
-TESTS = {"bs": "paired bootstrap resampling", "ar": "approximate randomisation"}
+TESTS = {"ar": "approximate randomisation", "bs": "paired bootstrap resampling"}
 INTERVAL_RESAMPLES = 1000
 
 
@@ -68,20 +75,28 @@ class Comparison(NamedTuple):
 
     Attributes:
         tokenize: sacrebleu's tokeniser
-        kind: ``"bs"``, paired bootstrap resampling, or ``"ar"``, approximate randomisation
-        samples: resamples or trials; 0: sacrebleu's 1000 or 10000
+        kind: ``"ar"``, approximate randomisation, or ``"bs"``, paired bootstrap resampling
+        samples: trials or resamples of the test; 0: 10000 or 1000
         seed: of the random choices, positive
     """
 
     tokenize: str = "13a"
-    kind: str = "bs"
+    kind: str = "ar"
     samples: int = 0
     seed: int = 12345
+
+    @property
+    def trials(self) -> int:
+        return self.samples or DEFAULT_TRIALS[self.kind]
+
+    @property
+    def described(self) -> str:
+        return f"{TESTS[self.kind]}, {self.trials} trials, seed {self.seed}"
 
 
 class Measured(NamedTuple):
     """Rows ``{bucket, low, high, sentences, mean_length, system, bleu, confidence95, p, length_ratio}`` and sacrebleu's
-    signature.
+    signature, of all but p.
 
     ``confidence95`` and ``p`` are None in a bucket of one sentence, ``p`` also for the baseline.
     """
@@ -136,32 +151,26 @@ def measure(
 
 def compare(systems: Dict[str, List[str]], references: List[str], how: Comparison):
     """``{bleu, confidence95, p, length_ratio}`` of each system on one set of sentences, and the signature."""
-    from sacrebleu.metrics import BLEU
-    from sacrebleu.significance import PairedTest
-
-    # force: text in words is what `--tokenize none` is for, sacrebleu need not warn of it
-    bleu = BLEU(tokenize=how.tokenize, force=True)
-    ratios = [bleu.corpus_score(lines, [references]).ratio for lines in systems.values()]
-    with _seeded(how.seed):
-        paired = PairedTest(
-            list(systems.items()),
-            {"BLEU": bleu},
-            [references],
-            test_type=how.kind,
-            n_samples=how.samples,
-            n_ar_confidence=INTERVAL_RESAMPLES if how.kind == "ar" else -1,
-        )
-        signatures, scores = paired()
+    metric = bleu_metric(how.tokenize)
     alone = len(references) < 2  # every resample is the sentence itself
-    return [
-        {
-            "bleu": round(float(result.score), 2),
-            "confidence95": None if alone else round(float(result.ci), 2),
-            "p": None if alone or result.p_value is None else round(float(result.p_value), 4),
-            "length_ratio": round(ratio, 3),
-        }
-        for result, ratio in zip(scores["BLEU"], ratios)
-    ], str(signatures["BLEU"])
+    tested = not alone and len(systems) > 1
+    scores, baseline = [], None
+    for lines in systems.values():
+        with _seeded(how.seed):
+            result = metric.corpus_score(lines, [references], n_bootstrap=INTERVAL_RESAMPLES)
+            signature = str(metric.get_signature())
+        statistics = sentence_statistics(lines, references, how.tokenize) if tested else None
+        p = None if baseline is None else p_value(how.kind, baseline, statistics, how.trials, how.seed)
+        baseline = statistics if baseline is None else baseline
+        scores.append(
+            {
+                "bleu": round(float(result.score), 2),
+                "confidence95": None if alone else round(float(result._ci), 2),
+                "p": None if p is None else round(p, 4),
+                "length_ratio": round(result.ratio, 3),
+            }
+        )
+    return scores, signature
 
 
 def table(rows: List[Dict]) -> str:
@@ -172,7 +181,7 @@ def table(rows: List[Dict]) -> str:
         line = cells.setdefault(row["bucket"], [row["bucket"], str(row["sentences"])])
         line.append(_cell(row))
     lines = [["source length", "sentences", *names], ["---", *["---:"] * (len(names) + 1)], *cells.values()]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(map(markdown_row, lines))
 
 
 def _cell(row: Dict) -> str:
@@ -182,35 +191,54 @@ def _cell(row: Dict) -> str:
 
 
 def plot(rows: List[Dict], path: str) -> None:
-    """BLEU with its interval in each bucket, a colour per system; PNG, SVG or PDF by the ending of `path`."""
-    import matplotlib
+    """BLEU with its interval in each bucket, a colour per system; the ending of `path` tells the kind of picture."""
+    from figure_fonts import font_families
+    from matplotlib import rc_context
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    names = list(dict.fromkeys(row["system"] for row in rows))
+    with rc_context({"font.family": font_families(names)}):
+        save_picture(draw(rows, names), path)
+
+
+def draw(rows: List[Dict], names: List[str]):
+    """The figure of :func:`plot`."""
+    from matplotlib.figure import Figure  # not pyplot: it would look for a display
 
     several = len({row["bucket"] for row in rows}) > 1
     rows = [row for row in rows if not several or row["bucket"] != "all"]
-    names = list(dict.fromkeys(row["system"] for row in rows))
     labels = list(dict.fromkeys(f"{row['bucket']}\n({row['sentences']})" for row in rows))
-    figure, axes = pyplot.subplots(figsize=(1.5 + 1.1 * max(len(labels), 3), 3.8))
+    figure = Figure(figsize=(1.5 + 1.1 * max(len(labels), 3), 3.8), layout="tight")
+    axes = figure.add_subplot()
+    drawn = []
     for number, name in enumerate(names):
         own = [row for row in rows if row["system"] == name]
         # side by side, or the intervals would hide each other
         places = [place + 0.5 * (number - (len(names) - 1) / 2) / len(names) for place in range(len(own))]
         margins = [row["confidence95"] or 0 for row in own]
-        axes.errorbar(places, [row["bleu"] for row in own], margins, fmt="o-", markersize=4, capsize=3, label=name)
+        drawn.append(axes.errorbar(places, [row["bleu"] for row in own], margins, fmt="o-", markersize=4, capsize=3))
     axes.set_xticks(range(len(labels)), labels)
     axes.set_xlabel("source length in tokens (sentences)")
     axes.set_ylabel("BLEU, 95 % interval")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.3)
-    # above, where it hides no interval
-    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=min(len(names), 4))
-    figure.tight_layout()
-    beside = f"{path}.tmp"
-    figure.savefig(beside, dpi=150, format=os.path.splitext(path)[1][1:])
-    pyplot.close(figure)
-    os.replace(beside, path)
+    add_legend(axes, drawn, names)
+    return figure
+
+
+def add_legend(axes, drawn: Sequence, names: Sequence[str]) -> None:
+    """A legend above the axes, where it hides nothing; names are drawn as they are.
+
+    matplotlib leaves out labels that begin with _ and reads others as formulas: names are put in when it is made.
+    """
+    from figure_fonts import displayed
+
+    places = [str(number) for number in range(len(names))]
+    legend = axes.legend(
+        drawn, places, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=min(len(names), 4)
+    )
+    for text, name in zip(legend.get_texts(), names):
+        text.set_parse_math(False)
+        text.set_text(displayed(name))
 
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
@@ -229,14 +257,18 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--buckets", default="10,20,30", metavar="N,N,…", help="ascending bounds (default: 10,20,30)")
     sizes.add_argument("--quantiles", type=int, metavar="N", help="N buckets of about as many sentences each")
+    add_lines_option(parser)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's; none for words (default: 13a)")
     parser.add_argument(
         "--paired",
         choices=sorted(TESTS),
-        default="bs",
-        help="; ".join(f"{name}: {meaning}" for name, meaning in TESTS.items()) + " (default: bs)",
+        default="ar",
+        help="; ".join(f"{name}: {meaning}" for name, meaning in TESTS.items()) + ", for some 30 sentences or more"
+        " (default: ar)",
     )
-    parser.add_argument("--samples", type=int, default=0, metavar="N", help="resamples or trials (sacrebleu's number)")
+    parser.add_argument(
+        "--samples", type=int, default=0, metavar="N", help="trials or resamples of the test (default: 10000 or 1000)"
+    )
     parser.add_argument("--seed", type=int, default=12345, metavar="N", help="of the resampling (default: 12345)")
     parser.add_argument("--output", metavar="FILE", help="also write the scores as JSON")
     parser.add_argument("--plot", metavar="FILE", help="also draw them: .png, .svg or .pdf (extra `plot`)")
@@ -246,82 +278,92 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
 
 
 def parse_bounds(text: str) -> List[int]:
-    """``"10,20"`` → [10, 20]; ValueError where these are no positive ascending whole numbers."""
+    """``"10,20"`` → [10, 20]; InputError where these are no positive ascending whole numbers."""
     parts = text.split(",")
-    bounds = [int(part) for part in parts if part.strip().isdigit()]
+    bounds = [int(part) for part in parts if part.strip().isdecimal()]
     if len(bounds) < len(parts) or bounds != sorted(set(bounds)) or bounds[0] < 1:
-        raise ValueError(f"--buckets {text}: give positive whole numbers in ascending order, for example 10,20,30")
+        raise InputError(f"--buckets {text}: give positive whole numbers in ascending order, for example 10,20,30")
     return bounds
 
 
 def read_all(options: argparse.Namespace):
-    """Lengths, references and systems, the baseline first; ValueError where they do not fit together."""
-    references, sources = read_lines(options.reference), read_lines(options.source)
-    for option, path, lines in (
-        ("--reference", options.reference, references),
-        ("--source", options.source, sources),
-    ):
-        if not lines:
-            raise ValueError(f"{option} {path}: the file is empty")
+    """Lengths, references and systems, the baseline first; InputError where they do not fit together."""
+    references, sources = read_references(options.reference), read_lines(options.source)
+    if not sources:
+        raise InputError(f"--source {options.source}: the file is empty")
     if len(sources) != len(references):
-        raise ValueError(
+        raise InputError(
             f"--source {options.source} has {len(sources)} lines but --reference {options.reference} has "
             f"{len(references)}: line n of one must translate line n of the other"
         )
-    names = [name for name, _ in options.system]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"--system {repeated[0]}: the name is given twice; give each system its own")
-    baseline = options.baseline or names[0]
-    if baseline not in names:
-        raise ValueError(f"--baseline {baseline}: no such system, choose from {', '.join(names)}")
-    systems = {name: read_translations(path, len(references)) for name, path in options.system}
-    systems = {baseline: systems[baseline], **systems}
+    baseline = options.baseline or options.system[0][0]
+    systems = {name: read_translations(path, len(references), options.lines) for name, path in options.system}
+    systems: Dict[str, Translations] = {baseline: systems[baseline], **systems}
     return [len(line.split()) for line in sources], references, systems
 
 
+def check_names(names: List[str], baseline: Optional[str]) -> None:
+    """Refuses names of systems that no table or picture could hold."""
+    for name in names:
+        if not name.strip() or any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name):
+            raise InputError(f"--system {name!r}: give a name of one line, without control characters")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"--system {repeated[0]}: the name is given twice; give each system its own")
+    if baseline is not None and baseline not in names:
+        raise InputError(f"--baseline {baseline}: no such system, choose from {', '.join(names)}")
+
+
 def check_options(options: argparse.Namespace) -> None:
-    """Refuses what would only fail after the scoring: ValueError."""
-    from sacrebleu.metrics.bleu import BLEU
-
+    """Refuses what would only fail after the scoring: InputError."""
+    check_names([name for name, _ in options.system], options.baseline)
+    check_inputs({"--source": options.source, "--reference": options.reference})
+    for name, path in options.system:
+        check_inputs({f"--system {name}": path})
+    check_outputs({"--output": options.output, "--plot": options.plot})
+    check_picture("--plot", options.plot)
     if options.quantiles is not None and options.quantiles < 2:
-        raise ValueError(f"--quantiles {options.quantiles}: give 2 or more")
-    if options.samples < 0:
-        raise ValueError(f"--samples {options.samples}: give a positive number, or 0 for sacrebleu's own")
+        raise InputError(f"--quantiles {options.quantiles}: give 2 or more")
+    check_resamples("--samples", options.samples, LEAST_TRIALS)
     if options.seed < 1:
-        raise ValueError(f"--seed {options.seed}: give a positive number; sacrebleu takes 0 for no seed")
-    if options.tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(f"--tokenize {options.tokenize}: unknown, choose from {', '.join(sorted(BLEU.TOKENIZERS))}")
-    if options.plot:
-        if os.path.splitext(options.plot)[1] not in (".png", ".svg", ".pdf"):
-            raise ValueError(f"--plot {options.plot}: the name must end in .png, .svg or .pdf")
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            raise ValueError("--plot needs matplotlib; install the extra `plot`: pip install -e '.[plot]'") from None
+        raise InputError(f"--seed {options.seed}: give a positive number")
+    bleu_metric(options.tokenize)
 
 
+@command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
-    try:
-        check_options(options)
-        lengths, references, systems = read_all(options)
-        bounds = quantile_bounds(lengths, options.quantiles) if options.quantiles else parse_bounds(options.buckets)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    check_options(options)
+    given = None if options.quantiles else parse_bounds(options.buckets)
+    lengths, references, systems = read_all(options)
+    bounds = given or quantile_bounds(lengths, options.quantiles)
     for bucket in buckets(lengths, bounds):
         if not bucket.indices:
             print(f"no source sentence of length {bucket.label}: that bucket is left out", file=sys.stderr)
     how = Comparison(options.tokenize, options.paired, options.samples, options.seed)
-    measured = measure(systems, references, lengths, bounds, how)
+    measured = measure({name: read.sentences for name, read in systems.items()}, references, lengths, bounds, how)
     print(table(measured.rows))
-    compared = f"; p: {TESTS[how.kind]} against {next(iter(systems))}" if len(systems) > 1 else ""
-    print(f"\nBLEU: `{measured.signature}`{compared}")
+    print(f"\nBLEU: `{measured.signature}`")
+    if len(systems) > 1:
+        print(f"p, of bleu_by_length.py: {how.described}, against {next(iter(systems))}")
+    print("scored: " + ", ".join(f"{name}: {read.described}" for name, read in systems.items()))
     if options.output:
-        content = {"command": options.command, "versions": versions(), "machine": machine()}
-        write_json(options.output, {**content, "signature": measured.signature, "rows": measured.rows})
+        write_json(options.output, content(options, systems, measured, how))
     if options.plot:
         plot(measured.rows, options.plot)
+
+
+def content(options, systems: Dict[str, Translations], measured: Measured, how: Comparison) -> Dict:
+    """What is written as JSON."""
+    return {
+        "command": options.command,
+        "versions": versions(),
+        "machine": machine(),
+        "signature": measured.signature,
+        "p": how.described if len(systems) > 1 else None,
+        "lines": {name: read.lines for name, read in systems.items()},
+        "rows": measured.rows,
+    }
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 The measure of tree transduction (Grefenstette et al. 2015; Kim et al. 2017, section 4.1): tokens that are right before
 the first wrong or missing one, divided by the tokens of the reference. With greedy decoding (--beam 1) it equals what
-``--report-length-to-failure`` logs in training.
+``--report-length-to-failure`` logs in training. Of fairseq's output D- lines are read where there are any.
 """
 
 import argparse
@@ -12,8 +12,11 @@ import os
 import sys
 from typing import List
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from score_bleu import read_hypotheses, read_lines, write_json  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from files import check_inputs, check_outputs, command, write_json  # noqa: E402
+from generated import add_lines_option, read_hypotheses  # noqa: E402
+from score_bleu import read_references  # noqa: E402
 
 
 def share_before_failure(hypothesis: str, reference: str) -> float:
@@ -30,6 +33,7 @@ def mean_share(hypotheses: List[str], references: List[str]) -> float:
     return 100 * sum(shares) / len(shares)
 
 
+@command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -40,19 +44,21 @@ def main(arguments=None) -> None:
         metavar=("NAME", "GENERATED", "REFERENCE"),
         help="output of fairseq-generate and the reference, one sentence a line; may be given several times",
     )
+    add_lines_option(parser)
     parser.add_argument("--output", metavar="FILE", help="also write the scores as JSON")
     options = parser.parse_args(arguments)
-    scores = {}
-    try:
-        for name, generated, reference in options.subset:
-            references = read_lines(reference)
-            hypotheses = read_hypotheses(generated, len(references))
-            scores[f"length_to_failure@{name}"] = round(mean_share(hypotheses, references), 2)
-            print(f"{name}: {scores[f'length_to_failure@{name}']:.2f} % of {len(references)} references before failure")
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+    for name, generated, reference in options.subset:
+        check_inputs({f"--subset {name}": generated, f"--subset {name}, reference": reference})
+    check_outputs({"--output": options.output})
+    scores, lines = {}, {}
+    for name, generated, reference in options.subset:
+        references = read_references(reference)
+        hypotheses = read_hypotheses(generated, len(references), options.lines)
+        share = scores[f"length_to_failure@{name}"] = round(mean_share(hypotheses.sentences, references), 2)
+        lines[name] = hypotheses.lines
+        print(f"{name}: {share:.2f} % of {len(references)} references before failure, {hypotheses.described}")
     if options.output:
-        write_json(options.output, scores)
+        write_json(options.output, {**scores, "lines": lines})
 
 
 if __name__ == "__main__":

@@ -1,81 +1,71 @@
 """BLEU of what fairseq-generate printed, with sacrebleu's signature.
 
+    python scripts/analysis/score_bleu.py --generated test.txt --reference test.en --tokenize none
+
 The hypotheses are put back in the order of the corpus and compared with the reference file itself rather than with the
-T- lines, in which words the dictionary does not know are replaced. A missing sentence is an error: a score of what is
-left would look like a score of the whole. With --bootstrap the half width of the 95 % confidence interval is given too
-(Koehn, EMNLP 2004, by sacrebleu).
+T- lines, in which words the dictionary does not know are replaced. The text of --bpe and --tokenizer is in D- lines,
+which are scored where there are any; the output says which lines were. A missing sentence is an error: a score of what
+is left would look like a score of the whole. With --bootstrap the half width of the 95 % confidence interval is given
+too (Koehn, EMNLP 2004, by sacrebleu).
 """
 
 import argparse
-import json
 import os
-import re
 import sys
 from typing import Dict, List
 
-HYPOTHESIS = re.compile(r"^H-(\d+)\t[^\t]*\t(.*)$")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from files import InputError, check_inputs, check_outputs, command, read_lines, write_json  # noqa: E402
+from generated import add_lines_option, read_hypotheses  # noqa: E402
+
+# The bounds of a 95 % interval are the 40th parts of the resamples, which fewer do not have at either end.
+LEAST_RESAMPLES = 100
+
+
+def bleu_metric(tokenize: str, **options):
+    """sacrebleu's BLEU.
+
+    Args:
+        tokenize: sacrebleu's tokeniser, ``none`` where tokens are words already
+        options: further ones of sacrebleu
+
+    Raises:
+        InputError: sacrebleu has no such tokeniser, or it needs what is not installed
+    """
+    from sacrebleu.metrics import BLEU
+
+    if tokenize not in BLEU.TOKENIZERS:
+        raise InputError(f"--tokenize {tokenize}: unknown, choose from {', '.join(sorted(BLEU.TOKENIZERS))}")
+    try:
+        # force: text in words is what `--tokenize none` is for, sacrebleu need not warn of it
+        return BLEU(tokenize=tokenize, force=True, **options)
+    except Exception as error:  # each tokeniser has its own way to miss what it needs
+        reason = " ".join(str(error).split())
+        raise InputError(f"--tokenize {tokenize}: not to be had here ({reason}); choose 13a, intl or none") from None
+
+
+def check_resamples(option: str, count: int, least: int = LEAST_RESAMPLES) -> None:
+    """Refuses a number of resamples or trials that would make numbers of no meaning; 0 is for none, or the default."""
+    if count < 0 or 0 < count < least:
+        raise InputError(f"{option} {count}: too few to tell anything; give {least} or more, better 1000")
 
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--generated", required=True, metavar="FILE", help="the output of fairseq-generate")
     parser.add_argument("--reference", required=True, metavar="FILE", help="the reference, one sentence a line")
+    add_lines_option(parser)
     parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's; none for words (default: 13a)")
     parser.add_argument(
-        "--bootstrap", type=int, default=0, metavar="N", help="resamplings of the test set (default: 0)"
+        "--bootstrap", type=int, default=0, metavar="N", help="resamplings of the test set (default: 0, none)"
     )
     parser.add_argument("--output", metavar="FILE", help="also write score and signature as JSON")
     return parser.parse_args(arguments)
 
 
-def read_lines(path: str) -> List[str]:
-    """The lines of a file, which must be UTF-8 (ValueError, naming the file)."""
-    with open(path, encoding="utf-8", newline="\n") as file:
-        try:
-            return [line.rstrip("\r\n") for line in file]
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not UTF-8 ({error.reason}); convert it, for example with iconv") from None
-
-
-def read_hypotheses(path: str, count: int) -> List[str]:
-    """The best hypothesis of each of `count` sentences, in the order of the corpus."""
-    found: Dict[int, str] = {}
-    for line in read_lines(path):
-        match = HYPOTHESIS.match(line)
-        if match:
-            found.setdefault(int(match.group(1)), match.group(2))  # with --nbest the best one stands first
-    missing = sorted(set(range(count)) - set(found))
-    if missing:
-        raise ValueError(
-            f"{path}: {len(missing)} of {count} sentences have no translation, the first is H-{missing[0]}; "
-            "translate the whole subset again"
-        )
-    if len(found) > count:
-        raise ValueError(f"{path}: sentence H-{max(found)} is beyond the {count} lines of the reference")
-    return [found[index] for index in range(count)]
-
-
-def read_translations(path: str, count: int) -> List[str]:
-    """`count` translations from the output of fairseq-generate, or from plain text, one sentence a line.
-
-    Raises:
-        ValueError: the file is empty, or has fewer or more sentences than `count`
-    """
-    lines = read_lines(path)
-    if any(HYPOTHESIS.match(line) for line in lines):
-        return read_hypotheses(path, count)
-    if not lines:
-        raise ValueError(f"{path}: the file is empty; translate again")
-    if len(lines) != count:
-        raise ValueError(f"{path}: {len(lines)} lines, but the reference has {count}; line n must translate line n")
-    return lines
-
-
 def score(hypotheses: List[str], references: List[str], tokenize: str, bootstrap: int = 0) -> Dict[str, object]:
-    from sacrebleu.metrics import BLEU
-
-    # force: text in words is what `--tokenize none` is for, sacrebleu need not warn of it
-    metric = BLEU(tokenize=tokenize, force=True)
+    metric = bleu_metric(tokenize)
     result = metric.corpus_score(hypotheses, [references], n_bootstrap=max(1, bootstrap))
     scores = {
         "bleu": round(result.score, 2),
@@ -83,30 +73,34 @@ def score(hypotheses: List[str], references: List[str], tokenize: str, bootstrap
         "details": str(result),
         "sentences": len(references),
     }
-    if bootstrap > 1:
+    if bootstrap and len(references) > 1:  # every resample of one sentence is the sentence itself
         scores["confidence95"] = round(result._ci, 2)
     return scores
 
 
-def write_json(path: str, result: Dict[str, object]) -> None:
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=2)
-        file.write("\n")
-    os.replace(path + ".tmp", path)
+def read_references(path: str) -> List[str]:
+    """The lines of a reference; InputError where there are none."""
+    references = read_lines(path)
+    if not references:
+        raise InputError(f"--reference {path}: the file is empty")
+    return references
 
 
+@command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
-    try:
-        references = read_lines(options.reference)
-        hypotheses = read_hypotheses(options.generated, len(references))
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    result = score(hypotheses, references, options.tokenize, options.bootstrap)
+    check_inputs({"--generated": options.generated, "--reference": options.reference})
+    check_outputs({"--output": options.output})
+    check_resamples("--bootstrap", options.bootstrap)
+    bleu_metric(options.tokenize)
+    references = read_references(options.reference)
+    hypotheses = read_hypotheses(options.generated, len(references), options.lines)
+    result = {**score(hypotheses.sentences, references, options.tokenize, options.bootstrap), "lines": hypotheses.lines}
     if options.output:
         write_json(options.output, result)
     margin = f" ± {result['confidence95']:.2f}" if "confidence95" in result else ""
-    print(f"BLEU {result['bleu']:.2f}{margin} on {result['sentences']} sentences ({result['signature']})")
+    scored = f"{result['sentences']} sentences, {hypotheses.described}"
+    print(f"BLEU {result['bleu']:.2f}{margin} on {scored} ({result['signature']})")
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ def options(corpus, *more, systems=("good", "bad")):
     return made + [str(part) for part in more]
 
 
-def sacrebleu(*arguments):
-    """sacrebleu's command; of several systems a list, the baseline first."""
-    command = [sys.executable, "-m", "sacrebleu", *map(str, arguments), "--tokenize", "none", "--force"]
+def sacrebleu(*arguments, tokenize="none"):
+    """What sacrebleu's command tells."""
+    command = [sys.executable, "-m", "sacrebleu", *map(str, arguments), "--tokenize", tokenize, "--force"]
     done = subprocess.run([*command, "--format", "json"], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -76,15 +76,16 @@ def test_quantiles_have_about_as_many_sentences_each():
 def test_scores_of_a_bucket_are_those_of_the_command_of_sacrebleu(corpus, tmp_path):
     content, rows = scored(corpus, tmp_path, "--samples", 200)
     files = [corpus / f"{name}.middle" for name in ("good", "bad")]
-    paired = sacrebleu(corpus / "ref.middle", "-i", *files, "-m", "bleu", "--paired-bs", "--paired-bs-n", 200, "-w", 2)
-    for theirs, name in zip(paired, ("good", "bad")):
-        ours, theirs = rows[name, "6–8"], theirs["BLEU"]
+    for path, name in zip(files, ("good", "bad")):
+        ours = rows[name, "6–8"]
+        theirs = sacrebleu(corpus / "ref.middle", "-i", path, "-m", "bleu", "--confidence", "-w", 2)
         assert ours["bleu"] == pytest.approx(theirs["score"], abs=0.006)
-        assert ours["confidence95"] == pytest.approx(theirs["ci"], abs=0.006)
-        assert ours["p"] == (None if theirs["p_value"] is None else pytest.approx(theirs["p_value"], abs=1e-4))
+        assert ours["confidence95"] == pytest.approx(theirs["confidence_var"], abs=0.006)
         assert ours["length_ratio"] == 1.0
     assert rows["bad", "6–8"]["p"] < 0.05 and rows["good", "6–8"]["p"] is None
-    assert content["signature"].startswith("nrefs:1|bs:200|seed:12345") and "tok:none" in content["signature"]
+    assert content["signature"].startswith("nrefs:1|bs:1000|seed:12345") and "tok:none" in content["signature"]
+    assert content["p"] == "approximate randomisation, 200 trials, seed 12345"
+    assert content["lines"] == {"good": "text", "bad": "H"}
 
 
 def test_all_sentences_of_one_system(corpus, tmp_path):
@@ -98,10 +99,55 @@ def test_all_sentences_of_one_system(corpus, tmp_path):
     assert rows["bad", "< 6"]["mean_length"] == 4.0 and rows["bad", "all"]["p"] is None
 
 
-def test_approximate_randomisation_against_the_baseline(corpus, tmp_path):
-    content, rows = scored(corpus, tmp_path, "--paired", "ar", "--samples", 300, "--baseline", "bad")
+@pytest.mark.parametrize("kind, name", [("ar", "approximate randomisation"), ("bs", "paired bootstrap resampling")])
+def test_tests_against_the_baseline(corpus, tmp_path, kind, name):
+    more = ["--system", "same", corpus / "bad", "--paired", kind, "--samples", 300, "--baseline", "bad"]
+    content, rows = scored(corpus, tmp_path, *more)
     assert rows["bad", "all"]["p"] is None and 0 < rows["good", "all"]["p"] < 0.05
-    assert rows["good", "all"]["confidence95"] > 0 and "ar:300" in content["signature"]
+    assert {rows["same", bucket]["p"] for bucket in ("< 6", "6–8", "≥ 9", "all")} == {1.0}
+    assert rows["good", "all"]["confidence95"] > 0 and content["p"] == f"{name}, 300 trials, seed 12345"
+
+
+@pytest.mark.parametrize("tokenize, line", [("13a", "D"), ("none", "H")])
+def test_text_of_pieces_is_scored_as_by_hand(corpus, tmp_path, tokenize, line):
+    pieces = ["▁The ▁c at , ▁is n ' t ▁here .", "▁It ' s ▁a ▁d og ."] * 30
+    text = ["The cat, isn't here.", "It's a dog."] * 30
+    references = write(tmp_path / "ref", ["The cat isn't here, sir.", "It's a big dog."] * 30)
+    both = (f"H-{i}\t-1\t{pieces[i]}\nD-{i}\t-1\t{text[i]}" for i in reversed(range(60)))
+    command = ["--source", str(corpus / "src"), "--reference", references, "--tokenize", tokenize, "--lines", line]
+    output = tmp_path / "new" / "scores.json"
+    by_length.main([*command, "--system", "bpe", write(tmp_path / "out", both), "--output", str(output)])
+    content = json.loads(output.read_text(encoding="utf-8"))
+    by_hand = write(tmp_path / "by_hand", pieces if line == "H" else text)
+    theirs = sacrebleu(references, "-i", by_hand, "-m", "bleu", "-w", 2, tokenize=tokenize)
+    assert content["rows"][-1]["bleu"] == theirs["score"] and content["lines"] == {"bpe": line}
+
+
+NAMES = ["_lstm", "$a_1$", "a|b", "猫 *", "\\|", "&lt;", "`x`", "</b>", "long_name_"]
+
+
+def test_names_are_what_they_are_in_table_and_legend(corpus, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    parser = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
+    more = [part for name in NAMES for part in ("--system", name, corpus / "bad")]
+    by_length.main(options(corpus, *more, "--samples", 100, "--plot", tmp_path / "new" / "drawn.svg"))
+    printed = capsys.readouterr().out
+    head = next(token for token in parser.parse(printed) if token.type == "inline")
+    cells = [token for token in parser.parse(printed) if token.type == "inline"][: len(NAMES) + 4]
+    assert head.content == "source length"
+    shown = ["".join(child.content for child in cell.children) for cell in cells[2:]]
+    assert shown == ["good", "bad", *NAMES]
+    assert (tmp_path / "new" / "drawn.svg").stat().st_size > 5000
+
+
+def test_legend_has_all_names():
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    by_length.add_legend(axes, [axes.errorbar([0], [number]) for number in range(len(NAMES))], NAMES)
+    texts = axes.get_legend().get_texts()
+    assert [text.get_text() for text in texts] == NAMES and not any(text.get_parse_math() for text in texts)
 
 
 def test_seed_decides_and_is_left_as_it_was(corpus, tmp_path, monkeypatch):
@@ -124,7 +170,9 @@ def test_table_and_plot(corpus, tmp_path, capsys):
         ["| all", "60"],
     ]
     assert "(p < 0.001)" in lines[5] or "(p = 0.0" in lines[5]
-    assert "paired bootstrap resampling against good" in lines[-1] and "seed:12345" in lines[-1]
+    assert "seed:12345" in lines[-3]
+    assert lines[-2] == "p, of bleu_by_length.py: approximate randomisation, 10000 trials, seed 12345, against good"
+    assert lines[-1] == "scored: good: plain text, bad: H- lines"
     assert "length < 2: that bucket is left out" in printed.err
     drawn = (tmp_path / "drawn.svg").read_text(encoding="utf-8")
     assert drawn.lstrip().startswith("<?xml") and not list(tmp_path.glob("*.tmp"))
@@ -150,15 +198,18 @@ def test_one_sentence_has_no_interval():
         (["--baseline", "best"], "--baseline best: no such system, choose from good, bad"),
         (["--seed", "0"], "--seed 0: give a positive number"),
         (["--samples", "-1"], "--samples -1"),
+        (["--samples", "1"], "--samples 1: too few to tell anything; give 100 or more"),
+        (["--system", "a\nb", "x"], "--system 'a.nb': give a name of one line"),
         (["--tokenize", "words"], "--tokenize words: unknown, choose from 13a"),
-        (["--plot", "picture.gif"], "--plot picture.gif: the name must end in .png"),
+        (["--plot", "picture.gif"], "--plot picture.gif: the name must end in one of .eps"),
         (["--system", "good", "other"], "--system good: the name is given twice"),
         (["--system", "third", "missing.txt"], "missing.txt"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(corpus, more, message):
-    with pytest.raises(SystemExit, match=message):
+    with pytest.raises(SystemExit, match=message) as ended:
         by_length.main(options(corpus, *more))
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize(
@@ -181,5 +232,5 @@ def test_files_that_do_not_fit_are_refused(corpus, tmp_path, option, lines, mess
 
 def test_text_that_is_not_utf8_is_refused(corpus, tmp_path):
     (tmp_path / "latin").write_bytes(b"caf\xe9\n" * SENTENCES)
-    with pytest.raises(SystemExit, match=r"latin: not UTF-8"):
+    with pytest.raises(SystemExit, match=r"latin, line 1: not UTF-8"):
         by_length.main(options(corpus, "--system", "third", tmp_path / "latin"))

@@ -26,11 +26,11 @@ def test_share_before_failure(hypothesis, reference, share):
 
 def test_subsets_are_scored_and_written(tmp_path, capsys):
     generated, reference, output = tmp_path / "generated", tmp_path / "reference", tmp_path / "scores.json"
-    generated.write_text("H-1\t-0.1\t1 + 3\nH-0\t-0.1\t4 * 5\n")
+    generated.write_text("H-1\t-0.1\t1 + @@ 3\nD-1\t-0.1\t1 + 3\nH-0\t-0.1\t4 * 5\nD-0\t-0.1\t4 * 5\n")
     reference.write_text("4 * 5\n1 + 2\n")
     script.main(["--subset", "depth2", str(generated), str(reference), "--output", str(output)])
-    assert json.loads(output.read_text()) == {"length_to_failure@depth2": 83.33}
-    assert "depth2: 83.33 %" in capsys.readouterr().out
+    assert json.loads(output.read_text()) == {"length_to_failure@depth2": 83.33, "lines": {"depth2": "D"}}
+    assert "depth2: 83.33 % of 2 references before failure, D- lines" in capsys.readouterr().out
     generated.write_text("H-1\t-0.1\t1 + 3\n")
     with pytest.raises(SystemExit, match="1 of 2 sentences have no translation"):
         script.main(["--subset", "depth2", str(generated), str(reference)])

@@ -4,7 +4,6 @@ python scripts/experiments/long_sentences/report.py WORK_DIR
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -14,19 +13,22 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
 sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
 from bleu_by_length import Comparison, buckets, measure, plot  # noqa: E402
-from results import add_rows, put_table, read_results, sources  # noqa: E402
-from score_bleu import read_lines, read_translations  # noqa: E402
+from files import InputError, check_folders, check_inputs, check_output_folders, command, read_lines  # noqa: E402
+from generated import Translations, read_translations  # noqa: E402
+from pictures import check_picture  # noqa: E402
+from results import add_rows, log_records, markdown_row, put_table, read_results, sources, split_readme  # noqa: E402
 
 SYSTEMS = ("vanilla", "bahdanau", "luong_general", "crf")
 BASELINE = "luong_general"
 SETTING = "128 units"
+TESTED = Comparison(tokenize="none")
 # Test set as it is, and in groups of two to six sentences; bounds of the buckets.
 BOUNDS = {"test": [10, 15, 20], "joined": [30, 45, 60, 75]}
 TITLES = {"test": "sentences of the test set as they are", "joined": "sentences joined from two, three, four and six"}
 
 
 def finished(work: str) -> Dict[int, List[str]]:
-    """Systems whose translations are complete, the baseline first, by seed."""
+    """Systems whose translations are there, the baseline first, by seed."""
     found: Dict[int, List[str]] = {}
     for system in sorted(SYSTEMS, key=lambda name: name != BASELINE):
         for folder in os.listdir(work):
@@ -39,11 +41,9 @@ def finished(work: str) -> Dict[int, List[str]]:
 
 def training(log: str) -> Dict[str, float]:
     """Validation BLEU, nll in bits a word and updates of the checkpoint that was taken."""
-    with open(log, encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines if line.startswith('{"')]
-    validated = [record for record in records if "valid_bleu" in record]
+    validated = [record for record in log_records(log) if "valid_bleu" in record]
     if not validated:
-        raise ValueError(f"{log}: no validation was finished; run the training again")
+        raise InputError(f"{log}: no validation was finished; run the training again")
     best = max(validated, key=lambda record: float(record["valid_bleu"]))
     return {
         "bleu": float(best["valid_bleu"]),
@@ -57,15 +57,15 @@ def lengths_and_references(work: str, split: str):
     return [len(line.split()) for line in read_lines(prefix + ".en")], read_lines(prefix + ".de")
 
 
-def translations_of(work: str, seed: int, system: str, split: str, count: int) -> List[str]:
+def translations_of(work: str, seed: int, system: str, split: str, count: int) -> Translations:
     return read_translations(os.path.join(work, f"{system}-{seed}", f"{split}.txt"), count)
 
 
 def measured(work: str, seed: int, systems: List[str], split: str):
     """BLEU by length of the systems of one seed; see :func:`bleu_by_length.measure`."""
     lengths, references = lengths_and_references(work, split)
-    translations = {system: translations_of(work, seed, system, split, len(references)) for system in systems}
-    return measure(translations, references, lengths, BOUNDS[split], Comparison(tokenize="none"))
+    translations = {system: translations_of(work, seed, system, split, len(references))[0] for system in systems}
+    return measure(translations, references, lengths, BOUNDS[split], TESTED)
 
 
 def repeated(translations: List[str]) -> float:
@@ -80,7 +80,7 @@ def repeated(translations: List[str]) -> float:
 def repetition(work: str, seed: int, system: str, split: str) -> Dict[str, float]:
     """:func:`repeated` by length of the source sentence, and of all."""
     lengths, references = lengths_and_references(work, split)
-    lines = translations_of(work, seed, system, split, len(references))
+    lines = translations_of(work, seed, system, split, len(references)).sentences
     chosen = [bucket for bucket in buckets(lengths, BOUNDS[split]) if bucket.indices] + buckets(lengths, [])
     return {bucket.label: repeated([lines[i] for i in bucket.indices]) for bucket in chosen}
 
@@ -106,6 +106,8 @@ def rows_of(work: str, seed: int, systems: List[str]) -> List[Dict]:
             for bucket, value in repetition(work, seed, system, split).items():
                 add(system, split, f"repeated@{bucket}", value)
             add(system, split, "bleu_signature", found.signature)
+            add(system, split, "p_test", TESTED.described)
+            add(system, split, "lines", translations_of(work, seed, system, split, found.rows[-1]["sentences"]).lines)
     return rows
 
 
@@ -124,7 +126,7 @@ def table(rows: List[Dict], split: str, title: str, metrics: Tuple[str, str], ce
     for system in names:
         cells = [cell(*(values(system, f"{metric}@{column}") for metric in metrics)) for column in columns]
         lines.append([system, *cells])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(map(markdown_row, lines))
 
 
 def score_table(rows: List[Dict], split: str) -> str:
@@ -155,30 +157,33 @@ def training_table(rows: List[Dict]) -> str:
             found = [[row["value"] for row in own if row["metric"] == metric] for metric in ("bleu", "nll", "updates")]
             shown = [f"{statistics.mean(values):.{digits}f}" for values, digits in zip(found, (1, 2, 0))]
             lines.append([system, ", ".join(str(seed) for seed in sorted({row["seed"] for row in own})), *shown])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(map(markdown_row, lines))
 
 
-def main() -> None:
+@command
+def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", metavar="WORK_DIR")
     parser.add_argument("--command", default="bash scripts/experiments/long_sentences/run.sh --corpus FOLDER")
     parser.add_argument("--dest", default=HERE, metavar="DIR", help="where results.json, README.md and pictures are")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    check_folders({"WORK_DIR": options.work})
+    check_output_folders({"--dest": options.dest})
+    readme, results = (os.path.join(options.dest, name) for name in ("README.md", "results.json"))
+    check_inputs({"--dest": readme})
+    split_readme(readme)
+    check_picture("--dest", os.path.join(options.dest, "test.png"))
     done = finished(options.work)
     if not done:
-        sys.exit(f"error: no finished run in {options.work}; run run.sh first")
-    results = os.path.join(options.dest, "results.json")
-    try:
-        add_rows(results, options.command, [row for seed in done for row in rows_of(options.work, seed, done[seed])])
-        content = read_results(results)
-        signatures = sorted({row["value"] for row in content["rows"] if row["metric"] == "bleu_signature"})
-        tables = [score_table(content["rows"], split) for split in BOUNDS]
-        tables += [symptom_table(content["rows"], "joined"), training_table(content["rows"])]
-        tables.append("".join(f"![{TITLES[split]}]({split}.png) " for split in BOUNDS).rstrip())
-        made = [*tables, sources(content) + "".join(f"\nBLEU: `{signature}`  " for signature in signatures)]
-        put_table(os.path.join(options.dest, "README.md"), "\n\n".join(made))
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+        raise InputError(f"{options.work}: no finished run; run run.sh first")
+    add_rows(results, options.command, [row for seed in done for row in rows_of(options.work, seed, done[seed])])
+    content = read_results(results)
+    signatures = sorted({row["value"] for row in content["rows"] if row["metric"] == "bleu_signature"})
+    tables = [score_table(content["rows"], split) for split in BOUNDS]
+    tables += [symptom_table(content["rows"], "joined"), training_table(content["rows"])]
+    tables.append("".join(f"![{TITLES[split]}]({split}.png) " for split in BOUNDS).rstrip())
+    made = [*tables, sources(content) + "".join(f"\nBLEU: `{signature}`  " for signature in signatures)]
+    put_table(readme, "\n\n".join(made))
     first = min(done)
     for split in BOUNDS:
         by_length = measured(options.work, first, sorted(done[first], key=SYSTEMS.index), split)
