@@ -1,8 +1,9 @@
 """Structured attention for fairseq: attention weights are marginals of a distribution over structures.
 
 Give this directory to ``--user-dir`` (``python -m fairseq_structattn`` prints its path), or import it: either way it
-registers its models, criterions and tasks with fairseq, once. Where fairseq is not installed, nothing is registered and
-``fairseq_structattn.distributions`` and ``fairseq_structattn.modules`` work with torch alone.
+registers its models, criterions and tasks with fairseq, once, as soon as fairseq is imported. Until then, and where it
+is not installed, ``fairseq_structattn.distributions`` and ``fairseq_structattn.modules`` work with torch alone, and
+cost no more than that.
 """
 
 import importlib.util
@@ -18,22 +19,22 @@ def _register() -> None:
     compat.apply()
 
 
-def _alias(name: str) -> None:
-    """Lets `name` stand for the one real package.
-
-    ``--user-dir`` may be a link or a copy under any name, and fairseq imports it by that name. The package is loaded
-    under its own name all the same, and every module of it under both, so that nothing is registered twice.
-    """
+def _stand_for_the_real_package(name: str) -> None:
+    """``--user-dir`` may be a link or a copy under any name, and fairseq imports it by that name. The package is loaded
+    under its own name all the same, so that nothing is registered twice."""
     if _NAME not in sys.modules:
         spec = importlib.util.spec_from_file_location(_NAME, __file__, submodule_search_locations=list(__path__))
         package = importlib.util.module_from_spec(spec)
         sys.modules[_NAME] = package
         spec.loader.exec_module(package)
-    for module in [key for key in sys.modules if key == _NAME or key.startswith(_NAME + ".")]:
-        sys.modules[name + module[len(_NAME) :]] = sys.modules[module]
+    from fairseq_structattn.importing import alias
+
+    alias(name, _NAME)
 
 
-if __name__ != _NAME:
-    _alias(__name__)
-elif importlib.util.find_spec("fairseq") is not None:
-    _register()
+if __name__ == _NAME:
+    from fairseq_structattn.importing import after_import
+
+    after_import("fairseq", _register)
+else:
+    _stand_for_the_real_package(__name__)
