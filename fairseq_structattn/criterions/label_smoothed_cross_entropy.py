@@ -1,5 +1,7 @@
 """``structattn_label_smoothed_cross_entropy``: fairseq's label smoothed cross entropy and terms on the attention."""
 
+import logging
+import weakref
 from dataclasses import dataclass, field
 from typing import Dict, Tuple
 
@@ -15,10 +17,14 @@ from torch import Tensor, nn
 
 from fairseq_structattn.criterions.attention_entropy import attention_entropy
 from fairseq_structattn.criterions.coverage_loss import coverage_loss
+from fairseq_structattn.criterions.given_links import check_alignments
+from fairseq_structattn.criterions.given_trees import check_trees
 from fairseq_structattn.criterions.guided_alignment import alignment_matrix, guided_alignment_loss
 from fairseq_structattn.criterions.length_to_failure import length_to_failure
 from fairseq_structattn.criterions.tree_supervision import tree_supervision_loss, why_impossible
 from fairseq_structattn.modules.attention import StructuredAttention
+
+logger = logging.getLogger(__name__)
 
 # Terms of the loss that supervise attention, as they are called in the options and in the log.
 TERMS = ("guided_alignment", "coverage_loss", "attention_entropy", "tree_supervision")
@@ -68,7 +74,8 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
 
     The terms on attention are sums over words, as the cross entropy is, times their weights: with `sentence_avg` an
     update has their mean over sentences, without it that over target words. They are logged without their weights, in
-    nats for each word that they count. A term of weight 0 is neither computed nor logged. Those other than the coverage
+    nats for each word that they count, 0 where they count none. A term of weight 0 is neither computed nor logged. What
+    supervises is checked as a whole, for every split, before the first update. Those other than the coverage
     loss need a model that has ``has_posterior`` and returns its distributions as
     :class:`~fairseq_structattn.models.rnn.RNNDecoder` does.
 
@@ -125,6 +132,12 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         self.term_weights = {name: weight for name, weight in weights.items() if weight != 0}
         if guided_alignment and not getattr(task.cfg, "load_alignments", False):
             raise ValueError(f"--guided-alignment {guided_alignment} needs word alignments: add --load-alignments")
+        elif getattr(task.cfg, "load_alignments", False) and not guided_alignment:
+            logger.warning("--load-alignments is not used: its weight, --guided-alignment, is 0")
+        if getattr(task.cfg, "load_heads", False) and not tree_supervision:
+            logger.warning("--load-heads is not used: its weight, --tree-supervision, is 0")
+        # Of each split, the data set whose alignments or trees were checked; the next shard is another.
+        self._checked = {name: weakref.WeakValueDictionary() for name in ("guided_alignment", "tree_supervision")}
         self.report_length_to_failure = report_length_to_failure
         self.eos = task.target_dictionary.eos()
 
@@ -172,24 +185,22 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
 
     def _guided_alignment(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
         posterior, target = _attended(extra["posterior"], "--guided-alignment"), sample["target"]
+        for split, data in self._unchecked("guided_alignment"):
+            check_alignments(self.task.cfg, split, data, required=model.training)
         links = sample.get("alignments")
         if links is None:
-            self._expect_alignments(model.training)
             return _nothing(target)
         weights, source = sample["align_weights"], sample["net_input"]["src_tokens"]
         alignment = alignment_matrix(links, weights, source, target.size(1), self.padding_idx)
         return guided_alignment_loss(posterior, alignment), weights.sum()
 
-    def _expect_alignments(self, training: bool) -> None:
-        """Raises where it is not only this batch that has no alignments."""
-        data = getattr(self.task, "datasets", {}).get(getattr(self.task.cfg, "train_subset", None))
-        if training and data is not None and not _has_alignments(data):
-            cfg = self.task.cfg
-            name = f"{cfg.train_subset}.align.{cfg.source_lang}-{cfg.target_lang}"
-            raise FileNotFoundError(
-                f"--guided-alignment: no alignments {name} in {cfg.data}: binarise them with fairseq-preprocess "
-                "--align-suffix"
-            )
+    def _unchecked(self, term: str):
+        """Splits and their data sets that `term` has not seen yet."""
+        checked = self._checked[term]
+        for split, data in getattr(self.task, "datasets", {}).items():
+            if checked.get(split) is not data:
+                yield split, data
+                checked[split] = data
 
     def _coverage_loss(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
         counted = sample["target"].ne(self.padding_idx)
@@ -209,6 +220,8 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
                     "--tree-supervision needs heads of the source words: add --task structattn_translation --load-heads"
                 )
             return _nothing(sample["target"])
+        for _, data in self._unchecked("tree_supervision"):
+            check_trees(data, distribution)
         cost, given = tree_supervision_loss(distribution, heads)
         cost = cost.masked_fill(given == 0, 0)
         for index in cost.isinf().nonzero().flatten().tolist()[:1]:
@@ -225,10 +238,10 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
             penalty = sum(log.get("pairwise_l2", 0) for log in logging_outputs)
             metrics.log_scalar("pairwise_l2", penalty / sample_size, sample_size, round=6)
         for name in TERMS:
-            words = utils.item(sum(log.get(f"{name}_words", 0) for log in logging_outputs))
-            if words > 0:
+            if any(name in log for log in logging_outputs):
+                words = utils.item(sum(log.get(f"{name}_words", 0) for log in logging_outputs))
                 value = utils.item(sum(log.get(name, 0) for log in logging_outputs))
-                metrics.log_scalar(name, value / words, words, round=4)
+                metrics.log_scalar(name, value / max(words, 1), words, round=4)
         if any("length_to_failure" in log for log in logging_outputs):
             sentences = sum(log.get("nsentences", 0) for log in logging_outputs)
             share = sum(utils.item(log.get("length_to_failure", 0)) for log in logging_outputs) / sentences
@@ -263,11 +276,3 @@ def _attended(attention, option: str):
 def _nothing(target: Tensor) -> Tuple[Tensor, Tensor]:
     """A term that no word of the batch has a part in."""
     return target.new_zeros((), dtype=torch.float32), target.new_zeros(())
-
-
-def _has_alignments(data) -> bool:
-    while getattr(data, "align_dataset", None) is None:
-        if not hasattr(data, "dataset"):
-            return False
-        data = data.dataset
-    return True

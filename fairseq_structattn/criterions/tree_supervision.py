@@ -38,11 +38,18 @@ def why_impossible(distribution: ArcDistribution, heads: Tensor) -> str:
     roots = [word for head, word in arcs if head == 0]
     if getattr(distribution, "roots", None) == "single" and len(roots) > 1:
         return f"words {' and '.join(map(str, roots))} hang on the root: choose --tree-roots multi, or correct a head"
+    hanging = _under_own_descendants(arcs)
     if crossing is not None:
         (head, word), (other_head, other_word) = crossing
         return (
             f"its arcs {head} → {word} and {other_head} → {other_word} cross, which those of a projective tree do not: "
             "choose --source-attention spanning-tree, or write -1 for one of the heads"
+        )
+    if hanging is not None:
+        word, (head, dependent) = hanging
+        return (
+            f"its arc {head} → {dependent} goes over word {word}, below which both hang, and leaves no head to it in a "
+            "projective tree: choose --source-attention spanning-tree, or write -1 for one of the heads"
         )
     return "no tree of the model has these heads"
 
@@ -64,4 +71,15 @@ def _first_crossing(arcs):
         for other_first, other_last, other in spans:
             if first < other_first < last < other_last:
                 return arc, other
+    return None
+
+
+def _under_own_descendants(arcs):
+    head_of = {word: head for head, word in arcs}
+    for head, word in arcs:
+        top = word
+        while top in head_of:
+            top = head_of[top]
+        if min(head, word) < top < max(head, word):
+            return top, (head, word)
     return None

@@ -1,6 +1,6 @@
 """Heads of source words in a text file beside the data, and in the batches."""
 
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -12,18 +12,20 @@ UNKNOWN = -1
 
 class SourceHeads:
     """The heads of all sentences of a file: a line for each sentence, on it the head of each word, numbers with spaces
-    between: 0 for the root, k for the k-th word, −1 where it is not known.
+    between: 0 for the root, k for the k-th word, −1 where it is not known. ``flat`` has them one after the other,
+    ``starts`` where each sentence starts in it, and where the last ends.
 
     Args:
         path: the file
-        words: number of source words of each sentence, ``</s>`` not counted
+        words: number of source words of each sentence in the file, ``</s>`` not counted
+        kept: how many of them the data has left; a head beyond them is not known. None: all
 
     Raises:
         FileNotFoundError: there is no such file
         ValueError: lines or numbers that do not fit the sentences; the message names the line
     """
 
-    def __init__(self, path: str, words: Sequence[int]):
+    def __init__(self, path: str, words: Sequence[int], kept: Optional[Sequence[int]] = None):
         self.path = path
         with open(path, encoding="utf-8") as lines:
             heads = [_heads(path, number, line) for number, line in enumerate(lines, start=1)]
@@ -31,16 +33,18 @@ class SourceHeads:
             raise ValueError(f"{path}: {len(heads)} lines, but the data has {len(words)} sentences")
         for number, (line, count) in enumerate(zip(heads, words), start=1):
             _check(path, number, line, count)
+        if kept is not None:
+            heads = [_cut(line, count) for line, count in zip(heads, kept)]
         # All sentences in one array, which worker processes share.
-        self._starts = np.concatenate(([0], np.cumsum([len(line) for line in heads], dtype=np.int64)))
-        self._heads = np.concatenate([np.zeros(0, np.int32), *heads])
+        self.starts = np.concatenate(([0], np.cumsum([len(line) for line in heads], dtype=np.int64)))
+        self.flat = np.concatenate([np.zeros(0, np.int32), *heads])
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     def __getitem__(self, index: int) -> Tensor:
         """Heads ``[words]`` of a sentence."""
-        heads = self._heads[self._starts[index] : self._starts[index + 1]]
+        heads = self.flat[self.starts[index] : self.starts[index + 1]]
         return torch.from_numpy(heads.astype(np.int64))
 
 
@@ -75,6 +79,12 @@ def _heads(path: str, number: int, line: str) -> np.ndarray:
             f"{path}, line {number}: {line.strip()!r} has something else than whole numbers; write the head of each "
             "word, 0 for the root, -1 for not known"
         ) from None
+
+
+def _cut(heads: np.ndarray, words: int) -> np.ndarray:
+    """Heads of the first words of a sentence, among them."""
+    heads = heads[:words]
+    return np.where(heads > words, np.int32(UNKNOWN), heads)
 
 
 def _check(path: str, number: int, heads: np.ndarray, words: int) -> None:

@@ -5,11 +5,13 @@ import os
 from dataclasses import dataclass, field
 
 from fairseq import utils
-from fairseq.data import BucketPadLengthDataset
+from fairseq.data import ConcatDataset
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 
+from fairseq_structattn.tasks.cut_alignments import CutAlignments
 from fairseq_structattn.tasks.source_heads import SourceHeads, WithSourceHeads
+from fairseq_structattn.tasks.word_counts import word_counts
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,10 @@ class TranslationWithHeadsOptions(TranslationConfig):
 class TranslationWithHeadsTask(TranslationTask):
     """Translation in whose batches the heads of the source words are, with ``--load-heads``.
 
-    They are read from ``{split}.heads.{source_lang}`` in the data directory, see
+    With ``--truncate-source`` heads and alignments are cut with their sentences: the head of a word is unknown where it
+    is cut off, and links of what is cut off are left out.
+
+    Heads are read from ``{split}.heads.{source_lang}`` in the data directory, see
     :class:`~fairseq_structattn.tasks.source_heads.SourceHeads`. Splits other than those to train on may do without.
     """
 
@@ -43,19 +48,26 @@ class TranslationWithHeadsTask(TranslationTask):
             ValueError: heads that do not fit the sentences
         """
         super().load_dataset(split, epoch, combine, **kwargs)
-        if not self.cfg.load_heads:
-            return
+        dataset = self.datasets[split]
+        if self.cfg.truncate_source and dataset.align_dataset is not None:
+            dataset.align_dataset = CutAlignments(dataset.align_dataset, word_counts(dataset.src))
+        if self.cfg.load_heads:
+            self._add_heads(split, epoch)
+
+    def _add_heads(self, split, epoch):
         paths = utils.split_paths(self.cfg.data)
         is_training = split == self.cfg.train_subset
         folder = paths[(epoch - 1) % len(paths)] if is_training else paths[0]
         path = os.path.join(folder, f"{split}.heads.{self.cfg.source_lang}")
         if os.path.exists(path):
             dataset = self.datasets[split]
-            source = dataset.src
-            # Buckets know only how long sentences are with their padding.
-            source = source.dataset if isinstance(source, BucketPadLengthDataset) else source
-            heads = SourceHeads(path, [size - 1 for size in source.sizes])
-            self.datasets[split] = WithSourceHeads(dataset, heads)
+            if isinstance(dataset.src, ConcatDataset):
+                raise ValueError(
+                    f"--load-heads: the data of {split} lies in several files ({split}, {split}1 …), but {path} has "
+                    "heads of the first alone: join the files"
+                )
+            words, kept = word_counts(dataset.src, cut=False), word_counts(dataset.src)
+            self.datasets[split] = WithSourceHeads(dataset, SourceHeads(path, words, kept))
         elif is_training:
             raise FileNotFoundError(
                 f"--load-heads: no file {path}; it has a line for each source sentence, with the head of each of its "

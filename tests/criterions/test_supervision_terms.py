@@ -79,6 +79,9 @@ def test_logs_are_per_word_however_many_batches(model):
         assert values[name] == pytest.approx((log[name] / log[f"{name}_words"]).item(), abs=1e-3)
     with metrics.aggregate() as aggregated:
         StructuredLabelSmoothedCrossEntropy.reduce_metrics([{**nothing, "sample_size": 1, "ntokens": 1}])
+    assert all(aggregated.get_smoothed_values()[name] == 0 for name in TERMS)
+    with metrics.aggregate() as aggregated:
+        StructuredLabelSmoothedCrossEntropy.reduce_metrics([criterion()(model, SAMPLE)[2]])
     assert not set(TERMS) & set(aggregated.get_smoothed_values())
 
 

@@ -77,6 +77,38 @@ def test_batches_have_the_heads_of_their_sentences(data, options):
         assert torch.equal(batch["source_heads"], expected.masked_fill(padding, -1))
 
 
+@pytest.mark.parametrize("options", [{}, {"left_pad_source": False}, {"num_batch_buckets": 3}])
+def test_heads_are_cut_with_their_sentences(data, options):
+    lines = (data / "train.heads.src").read_text().splitlines()
+    # The last word, which may be cut off, is the head of the first.
+    lines = [" ".join([str(len(words)), *words[1:]]) if len(words) > 1 else "0" for words in map(str.split, lines)]
+    (data / "train.heads.src").write_text("\n".join(lines) + "\n")
+    made = task(data, truncate_source=True, max_source_positions=5, **options)
+    made.load_dataset("train")
+    dataset = made.dataset("train")
+    for index, line in enumerate(lines):
+        heads, kept = [int(head) for head in line.split()], min(len(line.split()), 4)
+        batch = dataset.collater([dataset[index]])
+        assert batch["net_input"]["src_tokens"].ne(made.source_dictionary.pad()).sum() == kept + 1
+        assert batch["source_heads"].tolist() == [[head if head <= kept else -1 for head in heads[:kept]]]
+
+
+def test_heads_of_data_in_several_files_are_refused(data):
+    for path in list(data.glob("train.src-tgt.*")):
+        shutil.copy(str(path), str(path).replace("train.src-tgt", "train1.src-tgt"))
+    with pytest.raises(ValueError, match=r"--load-heads: the data of train lies in several files \(train, train1"):
+        task(data, upsample_primary=2).load_dataset("train", combine=True)
+
+
+def test_shards_have_their_own_heads(data, tmp_path):
+    shutil.copytree(str(data), str(tmp_path / "second"))
+    (tmp_path / "second" / "train.heads.src").write_text((data / "train.heads.src").read_text().replace("1", "-1"))
+    made = task(f"{data}:{tmp_path / 'second'}")
+    for epoch, path in ((1, data), (2, tmp_path / "second"), (3, data)):
+        made.load_dataset("train", epoch=epoch)
+        assert made.dataset("train").heads.path == str(path / "train.heads.src")
+
+
 def test_only_the_split_to_train_on_needs_them(data):
     made = task(data)
     made.load_dataset("valid")

@@ -1,0 +1,122 @@
+"""Given word alignments of a whole data set: what is wrong in them, and how many there are."""
+
+import logging
+from typing import Iterator, Tuple
+
+import numpy as np
+from fairseq.data import PrependTokenDataset
+
+from fairseq_structattn.tasks.cut_alignments import CutAlignments
+from fairseq_structattn.tasks.word_counts import word_counts
+
+logger = logging.getLogger(__name__)
+
+# Sentences looked at together.
+CHUNK = 10000
+
+
+def check_alignments(cfg, split: str, data, required: bool) -> None:
+    """Checks the alignments of a split, and logs how many sentences have any.
+
+    Args:
+        cfg: options of the task
+        split: name of the split
+        data: its data set, or one around it
+        required: whether the split to train on needs alignments; others may do without
+
+    Raises:
+        FileNotFoundError: the split to train on has no alignments
+        ValueError: alignments that do not fit the sentences, see :func:`count_aligned`, or an option that moves words
+            away from them
+    """
+    name = f"{split}.align.{getattr(cfg, 'source_lang', None)}-{getattr(cfg, 'target_lang', None)}"
+    while getattr(data, "align_dataset", None) is None and hasattr(data, "dataset"):
+        data = data.dataset
+    alignments = getattr(data, "align_dataset", None)
+    if alignments is None:
+        if required and split == getattr(cfg, "train_subset", None):
+            raise FileNotFoundError(
+                f"--guided-alignment: no alignments {name} in {cfg.data}: binarise them with fairseq-preprocess "
+                "--align-suffix"
+            )
+        logger.info(f"--guided-alignment: {split} has no alignments, its term is 0")
+        return
+    whole = alignments.dataset if isinstance(alignments, CutAlignments) else alignments
+    path = f"--guided-alignment: {getattr(whole, '_path', None) or getattr(whole, 'path', None) or name}"
+    if _is_prepended(data.src) or _is_prepended(data.tgt):
+        raise ValueError(f"{path}: with --prepend-bos the words are not where the alignments have them: leave it out")
+    aligned = count_aligned(whole, path, word_counts(data.src, cut=False), word_counts(data.tgt, cut=False))
+    kept = word_counts(data.src)
+    lost = count_beyond(alignments, kept)
+    if lost:
+        raise ValueError(
+            f"{path}: --truncate-source cuts off words of {lost} sentences that have links, and all links of these "
+            "sentences would go with them: add --task structattn_translation, which leaves out the links of those words"
+        )
+    if alignments is not whole:
+        aligned = sum(len(np.unique(rows)) for rows, _ in _links(alignments))
+    log = logger.info if aligned else logger.warning
+    log(f"--guided-alignment: {aligned} of {len(alignments)} sentences of {split} have alignments")
+
+
+def _is_prepended(data) -> bool:
+    return isinstance(data, PrependTokenDataset) or (hasattr(data, "dataset") and _is_prepended(data.dataset))
+
+
+def count_aligned(alignments, path: str, source_words: np.ndarray, target_words: np.ndarray) -> int:
+    """How many sentences have links.
+
+    Args:
+        alignments: as fairseq loads them, of each sentence the numbers of its links one after the other
+        path: where they are from, for messages
+        source_words: words of each source sentence, ``[sentences]``
+        target_words: words of each target sentence, ``[sentences]``
+
+    Raises:
+        ValueError: not as many alignments as sentences, or a link to a word that there is not; the message names the
+            line
+    """
+    if len(alignments) != len(source_words):
+        raise ValueError(
+            f"{path}: alignments of {len(alignments)} sentences, but the data has {len(source_words)}; alignments of "
+            "several files in one, or of data that is repeated, are not read: join the files"
+        )
+    aligned = 0
+    for sentences, links in _links(alignments):
+        limits = np.stack((source_words[sentences], target_words[sentences]), 1)
+        outside = ((links < 0) | (links >= limits)).any(1)
+        if outside.any():
+            place = outside.argmax()
+            sentence, link, (source, target) = sentences[place], links[place], limits[place]
+            raise ValueError(
+                f"{path}, line {sentence + 1}: link {link[0]}-{link[1]} points outside the sentences, whose words are "
+                f"0 to {source - 1} and 0 to {target - 1}{_advice(alignments, source_words, target_words)}"
+            )
+        aligned += len(np.unique(sentences))
+    return aligned
+
+
+def count_beyond(alignments, source_words: np.ndarray) -> int:
+    """How many sentences have links of source words that there are not, see :func:`count_aligned`."""
+    return sum(len(np.unique(rows[links[:, 0] >= source_words[rows]])) for rows, links in _links(alignments))
+
+
+def _links(alignments) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+    """Sentences ``[links]`` and links ``[links, 2]``, some thousand sentences at a time."""
+    for begin in range(0, len(alignments), CHUNK):
+        rows = range(begin, min(begin + CHUNK, len(alignments)))
+        links = [np.asarray(alignments[row]).reshape(-1, 2) for row in rows]
+        yield np.repeat(rows, [len(each) for each in links]), np.concatenate(links)
+
+
+def _advice(alignments, source_words: np.ndarray, target_words: np.ndarray) -> str:
+    """What to do about links that point outside: all together tell whether they are counted from 1."""
+    least, most_outside = np.inf, -np.inf
+    for sentences, links in _links(alignments):
+        if len(links):
+            least = min(least, links.min())
+            limits = np.stack((source_words[sentences], target_words[sentences]), 1)
+            most_outside = max(most_outside, (links - limits).max())
+    if least == 1 and most_outside == 0:
+        return ". These links look as if counted from 1: subtract 1 from both numbers and binarise them again"
+    return ". Alignments must be of the sentences as they are binarised, after splitting words"
