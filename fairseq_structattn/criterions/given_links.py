@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 # Sentences looked at together.
 CHUNK = 10000
+LARGEST = np.iinfo(np.int32).max
 
 
 def check_alignments(cfg, split: str, data, required: bool) -> None:
@@ -46,21 +47,28 @@ def check_alignments(cfg, split: str, data, required: bool) -> None:
     if _is_prepended(data.src) or _is_prepended(data.tgt):
         raise ValueError(f"{path}: with --prepend-bos the words are not where the alignments have them: leave it out")
     aligned = count_aligned(whole, path, word_counts(data.src, cut=False), word_counts(data.tgt, cut=False))
-    kept = word_counts(data.src)
-    lost = count_beyond(alignments, kept)
-    if lost:
-        raise ValueError(
-            f"{path}: --truncate-source cuts off words of {lost} sentences that have links, and all links of these "
-            "sentences would go with them: add --task structattn_translation, which leaves out the links of those words"
-        )
-    if alignments is not whole:
-        aligned = sum(len(np.unique(rows)) for rows, _ in _links(alignments))
+    if not np.array_equal(word_counts(data.src), word_counts(data.src, cut=False)):
+        aligned = _count_cut(alignments, path, word_counts(data.src))
     log = logger.info if aligned else logger.warning
     log(f"--guided-alignment: {aligned} of {len(alignments)} sentences of {split} have alignments")
 
 
 def _is_prepended(data) -> bool:
     return isinstance(data, PrependTokenDataset) or (hasattr(data, "dataset") and _is_prepended(data.dataset))
+
+
+def _count_cut(alignments, path: str, source_words: np.ndarray) -> int:
+    """How many sentences have links under ``--truncate-source``, which leaves so many source words."""
+    lost = aligned = 0
+    for sentences, links in _links(alignments):
+        lost += len(np.unique(sentences[links[:, 0] >= source_words[sentences]]))
+        aligned += len(np.unique(sentences))
+    if lost:
+        raise ValueError(
+            f"{path}: --truncate-source cuts off words of {lost} sentences that have links, and all links of these "
+            "sentences would go with them: add --task structattn_translation, which leaves out the links of those words"
+        )
+    return aligned
 
 
 def count_aligned(alignments, path: str, source_words: np.ndarray, target_words: np.ndarray) -> int:
@@ -81,7 +89,7 @@ def count_aligned(alignments, path: str, source_words: np.ndarray, target_words:
             f"{path}: alignments of {len(alignments)} sentences, but the data has {len(source_words)}; alignments of "
             "several files in one, or of data that is repeated, are not read: join the files"
         )
-    aligned = 0
+    aligned, least = 0, LARGEST
     for sentences, links in _links(alignments):
         limits = np.stack((source_words[sentences], target_words[sentences]), 1)
         outside = ((links < 0) | (links >= limits)).any(1)
@@ -93,12 +101,10 @@ def count_aligned(alignments, path: str, source_words: np.ndarray, target_words:
                 f"0 to {source - 1} and 0 to {target - 1}{_advice(alignments, source_words, target_words)}"
             )
         aligned += len(np.unique(sentences))
+        least = min(least, links.min(initial=least))
+    if 0 < least < LARGEST:
+        logger.warning(f"{path}: no link is one of a first word, 0: are words counted from 1? Then subtract 1")
     return aligned
-
-
-def count_beyond(alignments, source_words: np.ndarray) -> int:
-    """How many sentences have links of source words that there are not, see :func:`count_aligned`."""
-    return sum(len(np.unique(rows[links[:, 0] >= source_words[rows]])) for rows, links in _links(alignments))
 
 
 def _links(alignments) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
@@ -111,12 +117,11 @@ def _links(alignments) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
 
 def _advice(alignments, source_words: np.ndarray, target_words: np.ndarray) -> str:
     """What to do about links that point outside: all together tell whether they are counted from 1."""
-    least, most_outside = np.inf, -np.inf
+    least, most_outside = LARGEST, -1
     for sentences, links in _links(alignments):
-        if len(links):
-            least = min(least, links.min())
-            limits = np.stack((source_words[sentences], target_words[sentences]), 1)
-            most_outside = max(most_outside, (links - limits).max())
+        limits = np.stack((source_words[sentences], target_words[sentences]), 1)
+        least = min(least, links.min(initial=least))
+        most_outside = max(most_outside, (links - limits).max(initial=most_outside))
     if least == 1 and most_outside == 0:
         return ". These links look as if counted from 1: subtract 1 from both numbers and binarise them again"
     return ". Alignments must be of the sentences as they are binarised, after splitting words"

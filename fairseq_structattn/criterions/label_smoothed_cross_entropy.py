@@ -21,6 +21,7 @@ from fairseq_structattn.criterions.given_links import check_alignments
 from fairseq_structattn.criterions.given_trees import check_trees
 from fairseq_structattn.criterions.guided_alignment import alignment_matrix, guided_alignment_loss
 from fairseq_structattn.criterions.length_to_failure import length_to_failure
+from fairseq_structattn.criterions.shards import shards
 from fairseq_structattn.criterions.tree_supervision import tree_supervision_loss, why_impossible
 from fairseq_structattn.modules.attention import StructuredAttention
 
@@ -195,12 +196,16 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         return guided_alignment_loss(posterior, alignment), weights.sum()
 
     def _unchecked(self, term: str):
-        """Splits and their data sets that `term` has not seen yet."""
+        """Splits and their data sets that `term` has not seen yet, at first also those of later epochs."""
         checked = self._checked[term]
+        is_first = not checked
         for split, data in getattr(self.task, "datasets", {}).items():
             if checked.get(split) is not data:
                 yield split, data
                 checked[split] = data
+        if is_first and getattr(self.task.cfg, "train_subset", None) in checked:
+            for data in shards(self.task):
+                yield self.task.cfg.train_subset, data
 
     def _coverage_loss(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
         counted = sample["target"].ne(self.padding_idx)

@@ -88,6 +88,27 @@ def test_links_that_point_outside_are_named_with_their_line(links, message, opti
         check(pairs(links, **options))
 
 
+def test_links_that_may_be_counted_from_1_are_told_of(caplog):
+    check(pairs([[(1, 1), (2, 2)], [], [(1, 2)]]))
+    assert "no link is one of a first word, 0: are words counted from 1?" in caplog.records[0].message
+    caplog.clear()
+    check(pairs([[(0, 1)], [(1, 1)], []]))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("options", [{"left_pad_source": False}, {"num_buckets": 2}, {"pad_to_multiple": 8}])
+def test_the_term_does_not_depend_on_how_batches_are_padded(options):
+    def term(data):
+        task = Namespace(target_dictionary=DICTIONARY, cfg=CFG, datasets={"train": data})
+        criterion = StructuredLabelSmoothedCrossEntropy(task, False, 0.0, guided_alignment=1.0)
+        with torch.no_grad():
+            return criterion(build("structattn_rnn_crf"), data.collater([data[index] for index in range(3)]))[2]
+
+    expected, log = term(pairs()), term(pairs(**options))
+    torch.testing.assert_close(log["guided_alignment"], expected["guided_alignment"], atol=1e-4, rtol=0)
+    assert log["guided_alignment_words"] == expected["guided_alignment_words"] == 3
+
+
 def test_whoever_has_no_alignments(caplog):
     caplog.set_level(logging.INFO)
     data = pairs()

@@ -61,7 +61,16 @@ def task(data, **options):
     return TASK_REGISTRY["structattn_translation"].setup_task(Namespace(**{**settings, **options}))
 
 
-@pytest.mark.parametrize("options", [{}, {"left_pad_source": False}, {"num_batch_buckets": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"left_pad_source": False},
+        {"num_batch_buckets": 3},
+        {"required_seq_len_multiple": 8},
+        {"truncate_source": True, "max_source_positions": 9},
+    ],
+)
 def test_batches_have_the_heads_of_their_sentences(data, options):
     made = task(data, **options)
     made.load_dataset("train")
