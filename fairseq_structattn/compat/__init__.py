@@ -1,28 +1,57 @@
 """Repairs for defects of the installed fairseq, and for its misfits with newer versions of torch and numpy.
 
-Every repair looks at what the installed version does, never at its version number, and leaves alone what works.
-`apply()` runs them all; it has to run after our models are registered, and before fairseq batches data or loads a
-checkpoint.
+Every repair looks at what the installed version does, never at its version number, and leaves alone what works. Those
+whose need a glance tells are decided by `apply()`; the others are put in place and decide when they are first used
+(:mod:`~fairseq_structattn.compat.deciding`). Either tells the log.
 """
+
+import os
 
 from .alignments import repair_generated_alignment, repair_interactive_alignment, repair_scored_alignment
 from .architectures import repair_hydra_architectures
 from .batches import repair_batch_by_size, repair_get_buckets, repair_numpy_compat
 from .checkpoints import repair_checkpoint_loading
+from .deciding import announce, logger
 from .generation import repair_diverse_beams, repair_ngram_blocking, repair_sampling, repair_source_length
+
+ENVIRONMENT_VARIABLE = "STRUCTATTN_COMPAT"
+AT_ONCE = {
+    "sentences lost in batches": repair_batch_by_size,
+    "length buckets": repair_get_buckets,
+    "numpy.compat": repair_numpy_compat,
+    "loading of checkpoints": repair_checkpoint_loading,
+}
+WHEN_USED = (
+    repair_hydra_architectures,
+    repair_generated_alignment,
+    repair_scored_alignment,
+    repair_interactive_alignment,
+    repair_ngram_blocking,
+    repair_diverse_beams,
+    repair_sampling,
+    repair_source_length,
+)
 
 
 def apply():
-    """Repair whatever needs it. Later calls find a healthy fairseq and change nothing."""
-    repair_batch_by_size()
-    repair_get_buckets()
-    repair_numpy_compat()
-    repair_checkpoint_loading()
-    repair_hydra_architectures()
-    repair_generated_alignment()
-    repair_scored_alignment()
-    repair_interactive_alignment()
-    repair_ngram_blocking()
-    repair_diverse_beams()
-    repair_sampling()
-    repair_source_length()
+    """Repairs whatever needs it, before fairseq batches data or loads a checkpoint. Later calls find a healthy fairseq
+    and change nothing. With ``STRUCTATTN_COMPAT=0`` in the environment nothing is looked at, and nothing changed.
+
+    Raises:
+        ValueError: ``STRUCTATTN_COMPAT`` is neither 0 nor 1
+    """
+    if not _is_wanted():
+        logger.info(f"{ENVIRONMENT_VARIABLE}=0: fairseq is left as it is")
+        return
+    made = [name for name, repair in AT_ONCE.items() if repair()]
+    for repair in WHEN_USED:
+        repair()
+    if made:
+        announce(*made)
+
+
+def _is_wanted():
+    value = os.environ.get(ENVIRONMENT_VARIABLE, "1")
+    if value not in ("0", "1"):
+        raise ValueError(f"{ENVIRONMENT_VARIABLE}={value}: write 0 to leave fairseq as it is, or 1, the default")
+    return value == "1"

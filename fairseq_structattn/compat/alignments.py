@@ -1,6 +1,7 @@
 """Alignments: what `--print-alignment` prints."""
 
 import functools
+import re
 import sys
 import types
 
@@ -9,6 +10,8 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from fairseq.sequence_scorer import SequenceScorer
+
+from .deciding import AtFirstUse, put_in_place
 
 # Stands at the end of a row of weights on its way through fairseq-interactive.
 ROW_END = "\0"
@@ -19,13 +22,13 @@ def repair_generated_alignment():
 
     Symptom: `--print-alignment` ends in "list index out of range" when a search finds fewer translations of a sentence
     than the beam is wide, and in "Dimension out of range" for a model without attention.
-    Detection: a search of width 4 for one word of a vocabulary without words, where there are but two answers, ends so.
+    Detection, at the first use: a search of width 4 for one word of a vocabulary without words, where there are but two
+    answers, ends so.
     Repair: the translations that there are, are aligned, and a model without attention is told about. Models that
     align by a second pass (`transformer_align`) are left to fairseq.
     """
-    stock = SequenceGeneratorWithAlignment.generate
-    if counts_on_full_beams():
-        SequenceGeneratorWithAlignment.generate = aligning_what_is_there(stock)
+    decision = AtFirstUse("alignments of translations", counts_on_full_beams)
+    put_in_place(SequenceGeneratorWithAlignment, "generate", lambda stock: aligning_what_is_there(stock, decision))
 
 
 class Anyword(torch.nn.Module):
@@ -55,11 +58,12 @@ def counts_on_full_beams():
     return False
 
 
-def aligning_what_is_there(stock):
+def aligning_what_is_there(stock, decision):
     @functools.wraps(stock)
     @torch.no_grad()
     def generate(self, models, sample, **kwargs):
-        if any(getattr(model, "full_context_alignment", False) for model in self.model.models):
+        aligns_again = any(getattr(model, "full_context_alignment", False) for model in self.model.models)
+        if aligns_again or not decision.is_needed():
             return stock(self, models, sample, **kwargs)
         found = self._generate(sample, **kwargs)
         for source, hypotheses in zip(sample["net_input"]["src_tokens"].cpu(), found):
@@ -83,12 +87,11 @@ def repair_scored_alignment():
 
     Symptom: `--score-reference --print-alignment soft` ends in "expected str instance, int found"; and with a model
     without attention, `--score-reference --print-alignment` ends in "'NoneType' object is not iterable".
-    Detection: asked for a soft alignment, the scorer answers with pairs of integers.
+    Detection, at the first use: asked for a soft alignment, the scorer answers with pairs of integers.
     Repair: rows of weights, as the generator gives them; a model without attention is told about.
     """
-    stock = SequenceScorer.generate
-    if scores_with_hard_alignments():
-        SequenceScorer.generate = _with_soft_alignments(stock)
+    decision = AtFirstUse("alignments of references", scores_with_hard_alignments)
+    put_in_place(SequenceScorer, "generate", lambda stock: _with_soft_alignments(stock, decision))
 
 
 def scores_with_hard_alignments():
@@ -99,11 +102,11 @@ def scores_with_hard_alignments():
     return hypothesis["alignment"] == [(0, 0)]
 
 
-def _with_soft_alignments(stock):
+def _with_soft_alignments(stock, decision):
     @functools.wraps(stock)
     def generate(self, models, sample, **kwargs):
         scored = stock(self, models, sample, **kwargs)
-        if not self.compute_alignment:
+        if not self.compute_alignment or not decision.is_needed():
             return scored
         for row, (hypothesis,) in enumerate(scored):
             if hypothesis["attention"] is None:
@@ -121,13 +124,13 @@ def repair_interactive_alignment():
     """Soft alignments in `fairseq-interactive`.
 
     Symptom: with `--print-alignment soft` it ends in "too many values to unpack".
-    Detection: its `main` prints alignments, but knows no soft ones: the word is not among its constants.
-    Repair: what it prints as a pair is a row and a mark, and what it prints with loses the marks. The module is one
-    that is running already, under its own name or as `__main__`; where it is not loaded there is nothing to do.
+    Detection: none is needed; a version that knows soft alignments prints the same with the repair.
+    Repair: what it prints as a pair, or joins, is a row and a mark, and what it prints with loses the marks. The module
+    is one that is running already, under its own name or as `__main__`; where it is not loaded there is nothing to do.
     """
     for module in list(sys.modules.values()):
         name = getattr(getattr(module, "__spec__", None), "name", None)
-        if name == "fairseq_cli.interactive" and "soft" not in module.main.__code__.co_consts:
+        if name == "fairseq_cli.interactive" and module.utils is utils:
             module.utils = _UtilsWithRows("utils")
             module.print = _print_without_marks
 
@@ -144,4 +147,4 @@ class _UtilsWithRows(types.ModuleType):
 
 
 def _print_without_marks(text, *args, **kwargs):
-    print(text.replace("-" + ROW_END, "") if isinstance(text, str) else text, *args, **kwargs)
+    print(re.sub(f"[-,]{ROW_END}", "", text) if isinstance(text, str) else text, *args, **kwargs)

@@ -6,6 +6,7 @@ from fairseq.dataclass import initialize
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
 from omegaconf import DictConfig, OmegaConf
 
+from .deciding import AtFirstUse
 from .rebinding import replace_everywhere
 
 
@@ -14,13 +15,15 @@ def repair_hydra_architectures():
 
     Symptom: with `_name: structattn_rnn_crf` it trains a `structattn_rnn`: whatever the user leaves open gets the
     model's own defaults before the architecture is asked for those that it stands for.
-    Detection: the defaults of `structattn_rnn_vanilla`, which has no attention, come out with attention.
+    Detection, at the first use: the defaults of `structattn_rnn_vanilla`, which has no attention, come out with
+    attention.
     Repair: the architecture is asked first. This is for architectures of our model only; others, fairseq's own among
     them, have been trained with what they got.
     """
     stock = initialize.add_defaults
-    if _overlooks_architectures(stock):
-        replace_everywhere("add_defaults", stock, _asking_the_architecture(stock))
+    if not hasattr(stock, "is_repair"):
+        decision = AtFirstUse("architectures under hydra", lambda: _overlooks_architectures(stock))
+        replace_everywhere("add_defaults", stock, _asking_the_architecture(stock, decision))
 
 
 def _overlooks_architectures(add_defaults):
@@ -29,13 +32,14 @@ def _overlooks_architectures(add_defaults):
     return config.model.get("attention_distribution", "none") != "none"
 
 
-def _asking_the_architecture(add_defaults):
+def _asking_the_architecture(add_defaults, decision):
     @functools.wraps(add_defaults)
     def with_architecture(config):
         model = config.get("model")
         name = model.get("_name") if isinstance(model, DictConfig) else None
-        if ARCH_MODEL_NAME_REGISTRY.get(name) == "structattn_rnn":
+        if ARCH_MODEL_NAME_REGISTRY.get(name) == "structattn_rnn" and decision.is_needed():
             ARCH_CONFIG_REGISTRY[name](model)
         add_defaults(config)
 
+    with_architecture.is_repair = True
     return with_architecture

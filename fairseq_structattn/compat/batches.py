@@ -19,8 +19,10 @@ def repair_batch_by_size():
     Repair: the sentences behind the last batch are added as a batch of their own.
     """
     stock = data_utils.batch_by_size
-    if _loses_sentences(stock):
+    is_needed = _loses_sentences(stock)
+    if is_needed:
         replace_everywhere("batch_by_size", stock, _keeping_all(stock))
+    return is_needed
 
 
 def _loses_sentences(batch_by_size):
@@ -76,6 +78,8 @@ def repair_get_buckets():
         stock(np.array([1, 2, 3]), 2)
     except TypeError:
         replace_everywhere("get_buckets", stock, functools.wraps(stock)(_length_quantiles))
+        return True
+    return False
 
 
 def _length_quantiles(sizes, num_buckets):
@@ -92,9 +96,11 @@ def repair_numpy_compat():
     Detection: the `np` of the two modules which ask for it doesn't know it.
     Repair: these two modules see numpy with the missing name added; numpy itself stays as it is for everyone else.
     """
-    for module in (language_pair_dataset, token_block_dataset):
-        if not hasattr(getattr(module.np, "compat", None), "long"):
-            module.np = _NumpyWithLong("numpy")
+    modules = (language_pair_dataset, token_block_dataset)
+    without = [module for module in modules if not hasattr(getattr(module.np, "compat", None), "long")]
+    for module in without:
+        module.np = _NumpyWithLong("numpy")
+    return bool(without)
 
 
 class _NumpyWithLong(types.ModuleType):

@@ -1,12 +1,15 @@
 """Checkpoints: what torch may load of them."""
 
 import argparse
+import contextlib
 import io
 import pickle
+import types
 import warnings
 
 import numpy as np
 import torch
+from fairseq import checkpoint_utils
 
 # numpy 2 renamed the module whose functions its pickles call; checkpoints with either spelling are about.
 NUMPY_PICKLE_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -20,7 +23,8 @@ def repair_checkpoint_loading():
     Symptom: `fairseq-generate`, or `fairseq-train` when it resumes, ends in an UnpicklingError, since torch loads
     nothing but tensors and plain containers by default and a fairseq checkpoint has a little more in it.
     Detection: a checkpoint with no more than that little is refused.
-    Repair: exactly that is declared safe, and the protection stays on for everything else. It is
+    Repair: where fairseq loads a checkpoint that is refused, it tries again with exactly that declared safe, and the
+    protection stays on for everything else. It is
 
     * `argparse.Namespace`: the options of models and tasks which have no dataclass;
     * numpy's arrays and scalars of numbers: meters in the extra state, the n-gram counts of `--eval-bleu` for instance.
@@ -31,31 +35,70 @@ def repair_checkpoint_loading():
     nothing else. Never put here what calls, imports or looks up something that the checkpoint chooses:
     `builtins.getattr`, `eval`, `type`, `functools.partial`, `operator.attrgetter` and the like.
 
+    Whoever calls `torch.load` elsewhere, and whoever has declared numpy's own names safe, finds them as they were.
+
     This guards the loading of the file, no more: fairseq evaluates some options of a checkpoint as Python code when it
     builds the model or the optimizer (`--adam-betas`, the layers of `fconv`), so strangers' checkpoints stay a risk.
     """
-    if _refuses_checkpoints():
-        torch.serialization.add_safe_globals(_safe_globals())
+    is_needed = refuses_checkpoints(checkpoint_utils.torch.load)
+    if is_needed:
+        checkpoint_utils.torch = _TorchThatTriesAgain("torch")
+    return is_needed
 
 
-def _refuses_checkpoints():
+def refuses_checkpoints(load):
     buffer = io.BytesIO()
     torch.save([argparse.Namespace(a=1), np.ones(1), np.float64(1)], buffer)
     buffer.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some versions load it, and announce that their successors won't
         try:
-            torch.load(buffer)
+            load(buffer)
         except pickle.UnpicklingError:
             return True
     return False
 
 
+class _TorchThatTriesAgain(types.ModuleType):
+    """What the module of fairseq that loads checkpoints sees as torch."""
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+    @staticmethod
+    def load(file, *args, **kwargs):
+        start = file.tell() if hasattr(file, "tell") else None
+        with contextlib.suppress(pickle.UnpicklingError):
+            return torch.load(file, *args, **kwargs)
+        if start is not None:
+            file.seek(start)
+        with _numbers_are_safe():
+            return torch.load(file, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _numbers_are_safe():
+    declared, ours = torch.serialization.get_safe_globals(), _safe_globals()
+    names = {_name(entry) for entry in ours}
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals([entry for entry in declared if _name(entry) not in names] + ours)
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(declared)
+
+
 def _safe_globals():
-    found = [argparse.Namespace, (_NumberArray, "numpy.ndarray"), (_NumberType, "numpy.dtype")]
+    found = [(argparse.Namespace, "argparse.Namespace"), (_NumberArray, "numpy.ndarray"), (_NumberType, "numpy.dtype")]
     for module in NUMPY_PICKLE_MODULES:
         found += [(_new_array, module + "._reconstruct"), (_number, module + ".scalar")]
     return found
+
+
+def _name(entry):
+    """Under which name a pickle asks for an entry of torch's list: a pair with the name, or a class or function."""
+    return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
 
 
 class _NumberType:

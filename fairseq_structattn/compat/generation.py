@@ -11,6 +11,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from .alignments import Anyword
+from .deciding import AtFirstUse, put_in_place
 
 
 def repair_ngram_blocking():
@@ -19,19 +20,26 @@ def repair_ngram_blocking():
     Symptom: without fairseq's CUDA extension `--no-repeat-ngram-size 3` translates to "w5 w5 w5 w5": what is compared
     with the words before is the end of the buffer, which is padding until the longest translation is reached. Where it
     is no padding, size 1 forbids nothing.
-    Detection: of the words "5 6 5" in a wider buffer, the blocker of size 2 lets 6 follow.
+    Detection, at the first use: of the words "5 6 5" in a wider buffer, the blocker of size 2 lets 6 follow.
     Repair: the last words of the hypothesis are compared. The only word left is never forbidden: it is a word of
     `--prefix-size`, say.
     """
-    stock = NGramRepeatBlock._no_repeat_ngram
-    if lets_ngrams_repeat():
-        NGramRepeatBlock._no_repeat_ngram = functools.wraps(stock)(_block_repeated_ngrams)
+    decision = AtFirstUse("n-grams that repeat", lets_ngrams_repeat)
+    put_in_place(NGramRepeatBlock, "_no_repeat_ngram", lambda stock: _blocking(stock, decision))
 
 
 def lets_ngrams_repeat():
     words = torch.tensor([[2, 5, 6, 5, 1, 1]])
     scores = NGramRepeatBlock(2, use_extension=False)(words, torch.zeros(1, 8), bsz=1, beam_size=1, step=3)
     return scores[0, 6].item() > -math.inf
+
+
+def _blocking(stock, decision):
+    @functools.wraps(stock)
+    def block(self, *args, **kwargs):
+        return (_block_repeated_ngrams if decision.is_needed() else stock)(self, *args, **kwargs)
+
+    return block
 
 
 def _block_repeated_ngrams(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
@@ -54,12 +62,11 @@ def repair_diverse_beams():
 
     Symptom: `--diverse-beam-groups` ends in "index 97 is out of bounds", or takes the penalty of one sentence for that
     of another: what the groups have in common is kept by place in the batch and looked up by number in the data.
-    Detection: sentences 7 and 3 of the data, as a batch.
+    Detection, at the first use: sentences 7 and 3 of the data, as a batch.
     Repair: it is looked up by place.
     """
-    stock = DiverseBeamSearch.step
-    if looks_up_by_number():
-        DiverseBeamSearch.step = _looking_up_by_place(stock)
+    decision = AtFirstUse("groups of diverse beams", looks_up_by_number)
+    put_in_place(DiverseBeamSearch, "step", lambda stock: _looking_up_by_place(stock, decision))
 
 
 def looks_up_by_number():
@@ -74,9 +81,11 @@ def looks_up_by_number():
     return False
 
 
-def _looking_up_by_place(stock):
+def _looking_up_by_place(stock, decision):
     @functools.wraps(stock)
     def search_step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None):
+        if not decision.is_needed():
+            return stock(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
         if original_batch_idxs is None:
             original_batch_idxs = torch.arange(len(lprobs), device=lprobs.device)
         if step == 0:
@@ -93,15 +102,18 @@ def repair_sampling():
     Symptom: `--sampling` ends in "invalid multinomial distribution" where only one word is allowed, the last `</s>` of
     a long translation or a word of `--prefix-size`, and has a probability that is 0 in floating point, for instance
     with a small `--temperature`; and `--sampling-topk` in "selected index k out of range" if there are fewer words.
-    Detection: either error.
+    Detection, at the first use: either error.
     Repair: such words are scaled up to a probability of 1 for the best of them; `--sampling-topk` takes all words.
     """
-    stock = Sampling.step
-    if fails_to_sample(Sampling(Dictionary())) or fails_to_sample(Sampling(Dictionary(), sampling_topk=100)):
-        Sampling.step = _sampling_whatever_is_allowed(stock)
+    decision = AtFirstUse("samples of what is next to impossible", fails_to_sample)
+    put_in_place(Sampling, "step", lambda stock: _sampling_whatever_is_allowed(stock, decision))
 
 
-def fails_to_sample(search):
+def fails_to_sample():
+    return _fails(Sampling(Dictionary())) or _fails(Sampling(Dictionary(), sampling_topk=100))
+
+
+def _fails(search):
     scores = torch.full((1, 1, search.vocab_size), -math.inf)
     scores[..., search.eos] = -1000
     try:
@@ -111,9 +123,11 @@ def fails_to_sample(search):
     return False
 
 
-def _sampling_whatever_is_allowed(stock):
+def _sampling_whatever_is_allowed(stock, decision):
     @functools.wraps(stock)
     def search_step(self, step, lprobs, scores, prev_output_tokens=None, original_batch_idxs=None):
+        if not decision.is_needed():
+            return stock(self, step, lprobs, scores, prev_output_tokens, original_batch_idxs)
         self.sampling_topk = min(self.sampling_topk, lprobs.size(-1))
         best = lprobs.max(-1, keepdim=True)[0]
         vanishing = (best < math.log(torch.finfo(torch.float32).tiny)) & (best > -math.inf)
@@ -127,13 +141,13 @@ def repair_source_length():
     """Translations as long as their sources.
 
     Symptom: with `--match-source-len` a sentence of five words has a translation of six: its `</s>` is counted.
-    Detection: the translation of a sentence of one word has two.
+    Detection, at the first use: the translation of a sentence of one word has two.
     Repair: where sentences end in `</s>`, and their lengths are given with it, they count one less.
     """
-    if counts_ends():
-        SequenceGenerator._generate = _noticing_ends(SequenceGenerator._generate)
-        SequenceGenerator.finalize_hypos = _finalizing_by_words(SequenceGenerator.finalize_hypos)
-        LengthConstrainedBeamSearch.set_src_lengths = _setting_words(LengthConstrainedBeamSearch.set_src_lengths)
+    decision = AtFirstUse("translations as long as their sources", counts_ends)
+    put_in_place(SequenceGenerator, "_generate", lambda stock: _noticing_ends(stock, decision))
+    put_in_place(SequenceGenerator, "finalize_hypos", _finalizing_by_words)
+    put_in_place(LengthConstrainedBeamSearch, "set_src_lengths", _setting_words)
 
 
 def counts_ends():
@@ -146,11 +160,12 @@ def counts_ends():
     return len(hypothesis["tokens"]) > 2
 
 
-def _noticing_ends(stock):
+def _noticing_ends(stock, decision):
     @functools.wraps(stock)
     def generate(self, sample, *args, **kwargs):
         source, lengths = (sample["net_input"].get(name) for name in ("src_tokens", "src_lengths"))
-        if source is not None and lengths is not None:
+        is_asked = self.match_source_len or self.should_set_src_lengths
+        if source is not None and lengths is not None and is_asked and decision.is_needed():
             self.search.ends = int(source.eq(self.eos).any(1).all().item())
         return stock(self, sample, *args, **kwargs)
 

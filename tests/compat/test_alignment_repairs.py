@@ -16,6 +16,7 @@ from fairseq.sequence_generator import SequenceGeneratorWithAlignment  # noqa: E
 from fairseq.sequence_scorer import SequenceScorer  # noqa: E402
 
 from fairseq_structattn.compat import alignments  # noqa: E402
+from fairseq_structattn.compat.deciding import AtFirstUse  # noqa: E402
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def test_alignments_of_references_are_of_the_kind_asked_for():
 
 def test_models_that_align_by_a_second_pass_are_left_to_fairseq():
     asked = []
-    generate = alignments.aligning_what_is_there(lambda self, models, sample: asked.append(sample))
+    decision = AtFirstUse("", lambda: pytest.fail("there was nothing to decide"))
+    generate = alignments.aligning_what_is_there(lambda self, models, sample: asked.append(sample), decision)
     generate(
         argparse.Namespace(model=argparse.Namespace(models=[argparse.Namespace(full_context_alignment=True)])), 0, 1
     )
@@ -71,27 +73,24 @@ def _interactive(monkeypatch, main):
 
 
 def _prints_pairs(alignment):
-    " ".join("{}-{}".format(src, tgt) for src, tgt in alignment)  # noqa: UP032
+    return " ".join("{}-{}".format(src, tgt) for src, tgt in alignment)  # noqa: UP032
 
 
-def _prints_either(alignment, kind):
-    return alignment if kind == "soft" else _prints_pairs(alignment)
+def _prints_either(alignment):
+    if all(isinstance(row, tuple) and isinstance(row[0], int) for row in alignment):
+        return _prints_pairs(alignment)
+    return " ".join(",".join(row) for row in alignment)
 
 
+@pytest.mark.parametrize("main", [_prints_pairs, _prints_either])
 @pytest.mark.parametrize(
     "alignment, line",
     [([(0, 0), (2, 1)], "0-0 2-1"), ([["0.1", "0.9"], ["1.0", "0.0"]], "0.1,0.9 1.0,0.0"), ([], ""), ([["1"]], "1")],
     ids=["hard", "soft", "none", "one"],
 )
-def test_interactive_prints_either_kind_of_alignment(monkeypatch, capsys, alignment, line):
-    module = _interactive(monkeypatch, _prints_pairs)
+def test_interactive_prints_either_kind_of_alignment(monkeypatch, capsys, alignment, line, main):
+    module = _interactive(monkeypatch, main)
     _, _, given = module.utils.post_process_prediction(torch.tensor([2]), "", alignment, None, Dictionary())
-    text = " ".join("{}-{}".format(src, tgt) for src, tgt in given)  # noqa: UP032
-    module.print(f"A-0\t{text}")
+    module.print(f"A-0\t{main(given)}")
     assert capsys.readouterr().out == f"A-0\t{line}\n"
     assert module.utils.strip_pad is utils.strip_pad
-
-
-def test_interactive_that_knows_soft_alignments_is_not_touched(monkeypatch):
-    module = _interactive(monkeypatch, _prints_either)
-    assert module.utils is utils and not hasattr(module, "print")

@@ -19,12 +19,17 @@ from fairseq import checkpoint_utils, options  # noqa: E402
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 
-from fairseq_structattn.compat.checkpoints import repair_checkpoint_loading  # noqa: E402
+from fairseq_structattn.compat.checkpoints import refuses_checkpoints, repair_checkpoint_loading  # noqa: E402
 
 
 def _save(thing, path):
     torch.save(thing, str(path))
     return str(path)
+
+
+def _load(path):
+    """As fairseq loads a checkpoint, whatever is in the file."""
+    return checkpoint_utils.torch.load(path)
 
 
 def _extra_state():
@@ -88,7 +93,7 @@ def test_loaded_arrays_are_saved_as_plain_ones(tmp_path):
     with zipfile.ZipFile(path) as archive:
         pickled = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
     assert b"fairseq_structattn" not in pickled
-    _assert_same(torch.load(path), _extra_state())
+    _assert_same(_load(path), _extra_state())
 
 
 def test_checkpoints_of_either_numpy_load(tmp_path):
@@ -103,7 +108,7 @@ def test_checkpoints_of_either_numpy_load(tmp_path):
                 assert ours in content
                 content = content.replace(ours, theirs)
             other.writestr(name, content)
-    _assert_same(torch.load(str(path)), _extra_state())
+    _assert_same(_load(str(path)), _extra_state())
 
 
 class Call:
@@ -177,7 +182,7 @@ def test_crafted_checkpoint_is_refused(tmp_path, attack, inside):
 )
 def test_everything_else_is_refused(tmp_path, thing):
     with pytest.raises(pickle.UnpicklingError):
-        torch.load(_save({"thing": thing}, tmp_path / "crafted.pt"))
+        _load(_save({"thing": thing}, tmp_path / "crafted.pt"))
 
 
 @needs_protection
@@ -191,22 +196,50 @@ def test_flags_of_a_number_type_cannot_be_forged(tmp_path):
             empty = np.zeros(1).__reduce__()
             return empty[0], empty[1], (1, (1,), Forged(None), False, b"\0" * 8)
 
-    loaded = torch.load(_save(Array(None), tmp_path / "forged.pt"))
+    loaded = _load(_save(Array(None), tmp_path / "forged.pt"))
     assert loaded.dtype == np.float64 and loaded.dtype.flags == 0
 
 
 @needs_protection
 def test_loading_is_repaired_when_refused_and_only_then(monkeypatch, tmp_path):
     path = _save(_checkpoint(), tmp_path / "checkpoint.pt")
-    allowed = torch.serialization.get_safe_globals()
-    torch.serialization.clear_safe_globals()
-    try:
-        with pytest.raises(pickle.UnpicklingError):
-            checkpoint_utils.load_checkpoint_to_cpu(path)
-        repair_checkpoint_loading()
+    monkeypatch.setattr(checkpoint_utils, "torch", torch)
+    with pytest.raises(pickle.UnpicklingError):
         checkpoint_utils.load_checkpoint_to_cpu(path)
-    finally:
-        torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(allowed)
-    monkeypatch.setattr(torch.serialization, "add_safe_globals", lambda _: pytest.fail("nothing was refused"))
-    repair_checkpoint_loading()
+    assert repair_checkpoint_loading() and not refuses_checkpoints(checkpoint_utils.torch.load)
+    checkpoint_utils.load_checkpoint_to_cpu(path)
+    repaired = checkpoint_utils.torch
+    assert not repair_checkpoint_loading() and checkpoint_utils.torch is repaired
+
+
+@pytest.fixture
+def declared_by_others():
+    """Numpy's arrays of anything, declared safe by somebody else."""
+    allowed = torch.serialization.get_safe_globals()
+    names = ["numpy._core.multiarray", "numpy.core.multiarray"]
+    functions = [(np.zeros(1).__reduce__()[0], name + "._reconstruct") for name in names]
+    theirs = [np.ndarray, np.dtype, type(np.dtype("O")), *functions]
+    torch.serialization.add_safe_globals(theirs)
+    yield torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(allowed)
+
+
+@needs_protection
+def test_what_others_declare_safe_is_loaded_as_they_have_it(declared_by_others, tmp_path):
+    path = _save({"words": np.array(["ein", None], dtype=object)}, tmp_path / "theirs.pt")
+    for load in (torch.load, _load):
+        loaded = load(path)["words"]
+        assert type(loaded) is np.ndarray and loaded.tolist() == ["ein", None]
+    # A checkpoint of fairseq's has more in it than they declared.
+    state = checkpoint_utils.load_checkpoint_to_cpu(_save(_checkpoint(), tmp_path / "checkpoint.pt"))
+    _assert_same(state["extra_state"], _extra_state())
+    assert set(torch.serialization.get_safe_globals()) == set(declared_by_others)
+
+
+@needs_protection
+def test_nothing_is_declared_safe_for_anyone_else(tmp_path):
+    path = _save(_checkpoint(), tmp_path / "checkpoint.pt")
+    checkpoint_utils.load_checkpoint_to_cpu(path)
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(path)

@@ -1,6 +1,7 @@
 """`compat` as a whole: the defects of the installed versions, and that nothing is left of them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,13 @@ import torch
 
 pytest.importorskip("fairseq")
 
+from fairseq import checkpoint_utils  # noqa: E402
 from fairseq.data import data_utils, language_pair_dataset, token_block_dataset  # noqa: E402
+from fairseq.dataclass import initialize  # noqa: E402
+from fairseq.ngram_repeat_block import NGramRepeatBlock  # noqa: E402
+from fairseq.search import DiverseBeamSearch, Sampling  # noqa: E402
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment  # noqa: E402
+from fairseq.sequence_scorer import SequenceScorer  # noqa: E402
 
 from fairseq_structattn import compat  # noqa: E402
 
@@ -21,6 +28,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DIAGNOSIS = """
 import argparse, json, io, pickle, sys, types
 import numpy, torch
+from fairseq import checkpoint_utils
 from fairseq.data import data_utils, language_pair_dataset
 # The module by itself: importing its package would repair everything before the first look.
 package = types.ModuleType("fairseq_structattn")
@@ -33,7 +41,7 @@ def loads(thing):
     torch.save(thing, buffer)
     buffer.seek(0)
     try:
-        torch.load(buffer)
+        checkpoint_utils.torch.load(buffer)
     except pickle.UnpicklingError:
         return False
     return True
@@ -86,12 +94,54 @@ def test_nothing_is_left_of_them(diagnosis):
 
 
 def test_applying_twice_changes_nothing_more():
-    def everything():
-        globals_ = torch.serialization.get_safe_globals() if hasattr(torch.serialization, "get_safe_globals") else []
-        modules = language_pair_dataset.np, token_block_dataset.np
-        return (data_utils.batch_by_size, data_utils.get_buckets, torch.load, set(globals_)) + modules
+    compat.apply()
+    before = repaired_places()
+    compat.apply()
+    assert all(old is new for old, new in zip(before, repaired_places()))
 
-    compat.apply()
-    before = everything()
-    compat.apply()
-    assert all(old is new or old == new for old, new in zip(before, everything()))
+
+def repaired_places():
+    modules = language_pair_dataset.np, token_block_dataset.np, checkpoint_utils.torch
+    functions = data_utils.batch_by_size, data_utils.get_buckets, initialize.add_defaults
+    searches = SequenceGeneratorWithAlignment.generate, SequenceScorer.generate, SequenceGenerator._generate
+    return *modules, *functions, *searches, NGramRepeatBlock._no_repeat_ngram, DiverseBeamSearch.step, Sampling.step
+
+
+# Says what the log has of an import of the plugin, and what that changed.
+IMPORT = """
+import io, logging, sys
+printed = io.StringIO()
+logging.basicConfig(stream=printed, level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+import fairseq
+sys.path.insert(0, sys.argv[1])
+from fairseq import checkpoint_utils, sequence_generator, tasks
+from fairseq.data import data_utils
+def looked_at():
+    return vars(data_utils).copy(), vars(checkpoint_utils).copy(), vars(sequence_generator.SequenceGenerator).copy()
+before = looked_at()
+import fairseq_structattn
+print("the same" if looked_at() == before else "changed", "structattn_translation" in tasks.TASK_REGISTRY)
+print("".join(line for line in printed.getvalue().splitlines(True) if line.startswith("fairseq_structattn")))
+"""
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
+def test_one_line_says_what_is_repaired_and_a_variable_leaves_fairseq_alone(setting):
+    printed = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORT, str(REPOSITORY)],
+        env={**os.environ, "STRUCTATTN_COMPAT": setting},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert printed[0] == ("the same True" if setting == "0" else "changed True")
+    assert len(printed) == 3 and not printed[2]
+    assert printed[1].startswith("fairseq_structattn.compat INFO ") and "STRUCTATTN_COMPAT=0" in printed[1]
+    if setting == "1":
+        assert "loading of checkpoints" in printed[1]
+
+
+def test_other_settings_are_refused(monkeypatch):
+    monkeypatch.setenv("STRUCTATTN_COMPAT", "off")
+    with pytest.raises(ValueError, match="STRUCTATTN_COMPAT=off: write 0"):
+        compat.apply()

@@ -40,12 +40,12 @@ def test_what_is_wrong_is_repaired_once(monkeypatch):
         monkeypatch.setattr(owner, name, getattr(function, "__wrapped__", function))
     stock = current()
     assert generation.lets_ngrams_repeat() and generation.looks_up_by_number() and generation.counts_ends()
-    assert generation.fails_to_sample(Sampling(Dictionary()))
+    assert generation.fails_to_sample()
     repair()
     repaired = current()
     assert not set(stock) & set(repaired)
     assert not (generation.lets_ngrams_repeat() or generation.looks_up_by_number() or generation.counts_ends())
-    assert not generation.fails_to_sample(Sampling(Dictionary()))
+    assert not generation.fails_to_sample()
     repair()
     assert current() == repaired
 
