@@ -27,7 +27,8 @@ class SourceHeads:
 
     def __init__(self, path: str, words: Sequence[int], kept: Optional[Sequence[int]] = None):
         self.path = path
-        with open(path, encoding="utf-8") as lines:
+        # A byte order mark is no part of the first head; what is no text is found, and named, with its line.
+        with open(path, encoding="utf-8-sig", errors="replace") as lines:
             heads = [_heads(path, number, line) for number, line in enumerate(lines, start=1)]
         if len(heads) != len(words):
             raise ValueError(f"{path}: {len(heads)} lines, but the data has {len(words)} sentences")

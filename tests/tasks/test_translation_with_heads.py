@@ -42,6 +42,15 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, text, message):
     assert message in str(error.value)
 
 
+def test_bytes_that_are_no_heads(tmp_path):
+    path = tmp_path / "train.heads.src"
+    path.write_bytes(b"\xef\xbb\xbf2 0\r\n0\r\n")
+    assert SourceHeads(str(path), [2, 1]).flat.tolist() == [2, 0, 0]
+    path.write_bytes(b"2 0\n\xff\xfe\n")
+    with pytest.raises(ValueError, match="train.heads.src, line 2: .* has something else than whole numbers"):
+        SourceHeads(str(path), [2, 1])
+
+
 @pytest.fixture
 def data(tiny_corpus, tmp_path):
     """The corpus with heads for training: word k hangs on word k − 1."""
