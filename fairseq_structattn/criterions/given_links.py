@@ -33,24 +33,29 @@ def check_alignments(cfg, split: str, data, required: bool) -> None:
     name = f"{split}.align.{getattr(cfg, 'source_lang', None)}-{getattr(cfg, 'target_lang', None)}"
     while getattr(data, "align_dataset", None) is None and hasattr(data, "dataset"):
         data = data.dataset
-    alignments = getattr(data, "align_dataset", None)
-    if alignments is None:
-        if required and split == getattr(cfg, "train_subset", None):
-            raise FileNotFoundError(
-                f"--guided-alignment: no alignments {name} in {cfg.data}: binarise them with fairseq-preprocess "
-                "--align-suffix"
-            )
+    if getattr(data, "align_dataset", None) is not None:
+        aligned = _count_checked(data, name)
+        log = logger.info if aligned else logger.warning
+        log(f"--guided-alignment: {aligned} of {len(data.align_dataset)} sentences of {split} have alignments")
+    elif required and split == getattr(cfg, "train_subset", None):
+        raise FileNotFoundError(
+            f"--guided-alignment: no alignments {name} in {cfg.data}: binarise them with fairseq-preprocess "
+            "--align-suffix"
+        )
+    else:
         logger.info(f"--guided-alignment: {split} has no alignments, its term is 0")
-        return
+
+
+def _count_checked(data, name: str) -> int:
+    """How many sentences of a data set of pairs have alignments that are used, whatever options do to the pairs."""
+    alignments = data.align_dataset
     whole = alignments.dataset if isinstance(alignments, CutAlignments) else alignments
     path = f"--guided-alignment: {getattr(whole, '_path', None) or getattr(whole, 'path', None) or name}"
     if _is_prepended(data.src) or _is_prepended(data.tgt):
         raise ValueError(f"{path}: with --prepend-bos the words are not where the alignments have them: leave it out")
-    aligned = count_aligned(whole, path, word_counts(data.src, cut=False), word_counts(data.tgt, cut=False))
-    if not np.array_equal(word_counts(data.src), word_counts(data.src, cut=False)):
-        aligned = _count_cut(alignments, path, word_counts(data.src))
-    log = logger.info if aligned else logger.warning
-    log(f"--guided-alignment: {aligned} of {len(alignments)} sentences of {split} have alignments")
+    words, left = word_counts(data.src, cut=False), word_counts(data.src)
+    aligned = count_aligned(whole, path, words, word_counts(data.tgt))
+    return aligned if np.array_equal(words, left) else _count_cut(alignments, path, left)
 
 
 def _is_prepended(data) -> bool:
