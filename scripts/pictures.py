@@ -6,6 +6,7 @@ from typing import Optional, Sequence
 
 from files import InputError, beside
 
+DOTS_PER_INCH = 150
 KINDS = ("eps", "jpg", "pdf", "png", "svg", "tif", "webp")
 
 
@@ -35,7 +36,7 @@ def check_picture(option: str, path: Optional[str], others: Sequence[str] = ()) 
         raise InputError("matplotlib is not installed; install the extra `plot`: pip install -e '.[plot]'") from None
 
 
-def save_picture(figure, path: str, dpi: float = 150) -> None:
+def save_picture(figure, path: str, dpi: float = DOTS_PER_INCH) -> None:
     """Writes a figure of matplotlib beside `path` and moves it into place."""
     with beside(path) as made, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # font_families has said so, once for all of them

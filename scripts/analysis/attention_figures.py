@@ -8,15 +8,17 @@ tokens; the trees of a decoder that attends over trees are drawn below the heatm
 import math
 import os
 import sys
-import warnings
 from dataclasses import dataclass
 from typing import List
 
 import numpy as np
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from attention_records import AttentionRecord  # noqa: E402
 from figure_fonts import displayed, font_families, text_widths  # noqa: E402
+from files import InputError  # noqa: E402
+from pictures import DOTS_PER_INCH, check_picture, save_picture  # noqa: E402
 from tree_figures import BEST_COLOUR, draw_tree, tree_height  # noqa: E402
 
 # Sizes in inches. A token has the same size in every heatmap, so that sentences can be compared.
@@ -31,12 +33,11 @@ LARGEST_SIDE = 400.0
 
 LABEL_FONT = 9  # points
 TITLE_FONT = 11
-DOTS_PER_INCH = 150
 MOST_DOTS = 12000  # of a side: a sentence of a thousand tokens is drawn more coarsely rather than not at all
 LEAST_SCALE = 1e-6
 
 
-class FigureError(Exception):
+class FigureError(InputError):
     """Why there is no picture, and what to do about it."""
 
 
@@ -233,15 +234,7 @@ def save_figure(figure, path: str) -> None:
     """Writes the picture beside `path` and moves it into place; the kind is that of the name.
 
     Raises:
-        FigureError: matplotlib knows no such kind of file
+        InputError: there is no such kind of picture
     """
-    kind = os.path.splitext(path)[1].lstrip(".").lower()
-    known = sorted(figure.canvas.get_supported_filetypes())
-    if kind not in known:
-        raise FigureError(f"--output {path}: the name must end in one of {', '.join(known)}, or html for a page")
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    resolution = min(DOTS_PER_INCH, MOST_DOTS / max(figure.get_size_inches()))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # font_families has said so, once for all of them
-        figure.savefig(path + ".tmp", format=kind, dpi=resolution)
-    os.replace(path + ".tmp", path)
+    check_picture("--output", path, others=("html",))
+    save_picture(figure, path, min(DOTS_PER_INCH, MOST_DOTS / max(figure.get_size_inches())))

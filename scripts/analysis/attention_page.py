@@ -20,19 +20,19 @@ import os
 import sys
 from typing import Dict, List, Optional
 
-from sacrebleu.metrics import BLEU
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from attention_records import AttentionRecord, Matrix  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from attention_records import AttentionRecord, Matrix, without_end  # noqa: E402
+from files import InputError, replaced  # noqa: E402
+from score_bleu import bleu_metric  # noqa: E402
 from tree_figures import Arc, arcs_of  # noqa: E402
 
-TEMPLATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attention_page.html")
+TEMPLATE = os.path.join(HERE, "attention_page.html")
 PLACE_FOR_DATA = "@DATA@"
 UNITS_PER_ONE = 1000
-END = "</s>"
 
 
-class PageError(Exception):
+class PageError(InputError):
     """Why there is no page, and what to do about it."""
 
 
@@ -41,10 +41,28 @@ def write_page(
 ) -> None:
     """Writes the page beside `path` and moves it into place; see `page` for the other arguments and what is raised."""
     text = page(records, remove_bpe, tokenize)
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
+    with replaced(path) as file:
         file.write(text)
-    os.replace(path + ".tmp", path)
+
+
+def check_words(remove_bpe: Optional[str], tokenize: str) -> None:
+    """Refuses ways to make words that `page` could not go.
+
+    Raises:
+        InputError: sacrebleu or fairseq know no such way
+    """
+    bleu_metric(tokenize)
+    if remove_bpe is not None:
+        _post_processed("", remove_bpe)
+
+
+def _post_processed(text: str, remove_bpe: str) -> str:
+    from fairseq.data.data_utils import post_process
+
+    try:
+        return post_process(text, remove_bpe)
+    except NotImplementedError:
+        raise PageError(f"--post-process {remove_bpe}: fairseq has no such way to make words of tokens") from None
 
 
 def page(records: List[AttentionRecord], remove_bpe: Optional[str] = None, tokenize: str = "none") -> str:
@@ -56,11 +74,9 @@ def page(records: List[AttentionRecord], remove_bpe: Optional[str] = None, token
         tokenize: sacrebleu's tokenizer, ``none`` where tokens are words already
 
     Raises:
-        PageError: sacrebleu or fairseq know no such way to make words
+        InputError: sacrebleu or fairseq know no such way to make words
     """
-    if tokenize not in BLEU.TOKENIZERS:
-        raise PageError(f"--tokenize {tokenize}: sacrebleu has {', '.join(BLEU.TOKENIZERS)}")
-    bleu = BLEU(effective_order=True, tokenize=tokenize)
+    bleu = bleu_metric(tokenize, effective_order=True)
     data = {
         "unit": 1 / UNITS_PER_ONE,
         "largest": {
@@ -74,7 +90,7 @@ def page(records: List[AttentionRecord], remove_bpe: Optional[str] = None, token
     return before + _script_safe(json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)) + after
 
 
-def sentence_bleu(record: AttentionRecord, bleu: BLEU, remove_bpe: Optional[str] = None) -> Optional[float]:
+def sentence_bleu(record: AttentionRecord, bleu, remove_bpe: Optional[str] = None) -> Optional[float]:
     """Sentence BLEU of a translation, 0 to 100; None where there is no reference, or where the model was given it.
 
     Args:
@@ -88,19 +104,10 @@ def sentence_bleu(record: AttentionRecord, bleu: BLEU, remove_bpe: Optional[str]
     """
     if record.forced or record.reference is None:
         return None
-    sides = [" ".join(_without_end(tokens)) for tokens in (record.target, record.reference)]
+    sides = [" ".join(without_end(tokens)) for tokens in (record.target, record.reference)]
     if remove_bpe is not None:
-        from fairseq.data.data_utils import post_process
-
-        try:
-            sides = [post_process(side, remove_bpe) for side in sides]
-        except NotImplementedError:
-            raise PageError(f"--post-process {remove_bpe}: fairseq has no such way to make words of tokens") from None
+        sides = [_post_processed(side, remove_bpe) for side in sides]
     return round(bleu.sentence_score(sides[0], [sides[1]]).score, 2)
-
-
-def _without_end(tokens: List[str]) -> List[str]:
-    return tokens[:-1] if tokens[-1:] == [END] else tokens
 
 
 def _sentence(record: AttentionRecord, bleu: Optional[float]) -> Dict:

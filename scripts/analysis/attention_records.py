@@ -12,7 +12,8 @@ A file of records has one JSON object a line:
 ``forced``
     whether ``target`` is the reference, read by the model, rather than the model's own translation
 ``source``, ``target``
-    tokens in reading order, ``</s>`` last
+    tokens in reading order, ``</s>`` last; what else looks like a mark of fairseq, such as ``<pad>``, is a token like
+    any other
 ``reference``
     tokens of the reference without ``</s>``; null where there is none
 ``weights``
@@ -37,13 +38,20 @@ A file of records has one JSON object a line:
 
 import json
 import os
+import sys
 from dataclasses import dataclass, fields
-from typing import Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Iterable, Iterator, List, Optional, Tuple
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from files import InputError, check_inputs, numbered_lines, replaced  # noqa: E402
 
 Matrix = List[List[float]]
+END = "</s>"
+# Where readers that ask str.splitlines break lines. JSON itself escapes the others of this kind.
+LINE_BREAKS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
 
 
-class RecordError(Exception):
+class RecordError(InputError):
     """What is wrong with a file of records, by line, and what to do about it."""
 
 
@@ -73,33 +81,40 @@ class AttentionRecord:
     tree: Optional[SourceTree] = None
 
 
+def without_end(tokens: List[str]) -> List[str]:
+    """The tokens of a sentence without its ``</s>``, which is the last one or none."""
+    return tokens[:-1] if tokens[-1:] == [END] else tokens
+
+
 def write_records(path: str, records: Iterable[AttentionRecord]) -> int:
     """Writes records beside `path` and moves them into place when all are written; returns how many there were.
 
     Raises:
         RecordError: a number is infinite or none at all, which JSON cannot say
     """
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     count = 0
-    with open(path + ".tmp", "w", encoding="utf-8") as file:
+    with replaced(path) as file:
         for record in records:
             file.write(_line(record))
             count += 1
-    os.replace(path + ".tmp", path)
     return count
+
+
+def check_records(option: str, path: str) -> None:
+    """Refuses a file of records that is not there."""
+    if not os.path.exists(path):
+        raise RecordError(f"{option} {path}: no such file; scripts/analysis/export_attention.py writes one")
+    check_inputs({option: path})
 
 
 def read_records(path: str) -> Iterator[AttentionRecord]:
     """The records of a file, one after the other.
 
     Raises:
-        RecordError: no such file, or a line that is no record
+        InputError: no such file, or a line that is no record
     """
-    if not os.path.isfile(path):
-        raise RecordError(f"{path}: no such file; scripts/analysis/export_attention.py writes one")
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            yield _parse(line, f"{path}, line {number}")
+    for number, line in numbered_lines(path):
+        yield _parse(line, f"{path}, line {number}")
 
 
 def _line(record: AttentionRecord) -> str:
@@ -107,12 +122,13 @@ def _line(record: AttentionRecord) -> str:
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     values["tree"] = None if record.tree is None else vars(record.tree)
     try:
-        return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+        line = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         raise RecordError(
             f"sentence {record.id}, rank {record.rank}: a score, weight or marginal is infinite or not a number; "
             "a model in half precision may have overflowed: export in full precision"
         ) from None
+    return line.translate(LINE_BREAKS) + "\n"
 
 
 def _parse(line: str, place: str) -> AttentionRecord:
@@ -124,9 +140,75 @@ def _parse(line: str, place: str) -> AttentionRecord:
     if not isinstance(values, dict) or not {"id", "source", "target", "weights"} <= set(values) <= known:
         raise RecordError(f"{place}: not a record of export_attention.py; its fields are {', '.join(sorted(known))}")
     record = AttentionRecord(**{"rank": 0, "score": 0.0, "forced": False, **values})
-    rows, columns = len(record.target), len(record.source)
-    if len(record.weights) != rows or any(len(row) != columns for row in record.weights):
-        raise RecordError(f"{place}: weights are not {rows} rows, one per target token, of {columns} source tokens")
+    for name, right, what in _fields(record):
+        if not right:
+            shown = json.dumps(values[name])
+            shown = shown if len(shown) < 60 else shown[:60] + " …"
+            raise RecordError(f"{place}: {name} is {shown}, not {what}; write the file again with export_attention.py")
     if record.tree is not None:
         record.tree = SourceTree(**record.tree)
     return record
+
+
+def _fields(record: AttentionRecord) -> Iterator[Tuple[str, bool, str]]:
+    """Whether fields, one after the other, are what their names promise; a field may rely on those before it."""
+    for name in ("id", "rank"):
+        yield name, _is_count(getattr(record, name)), "a whole number from 0 on"
+    yield "score", _is_number(record.score), "a number"
+    yield "forced", isinstance(record.forced, bool), "true or false"
+    for name in ("source", "target"):
+        yield name, _are_tokens(getattr(record, name)), "a list of tokens"
+    yield "reference", record.reference is None or _are_tokens(record.reference), "null or a list of tokens"
+    rows, columns = len(record.target), len(record.source)
+    shape = f"{rows} rows, one per target token, of {columns} source tokens"
+    yield "weights", _is_matrix(record.weights, rows, columns), shape
+    yield "marginals", record.marginals is None or _is_matrix(record.marginals, rows, columns), f"null or {shape}"
+    runs = record.segments is None or _is_list(record.segments, rows) and all(
+        isinstance(row, list) and all(_is_run(run, columns) for run in row) for row in record.segments
+    )
+    yield "segments", runs, f"null or {rows} lists of runs within {columns} source tokens"
+    trees = record.trees is None or _is_list(record.trees, rows) and all(
+        _are_heads(row, columns) for row in record.trees
+    )
+    yield "trees", trees, f"null or {rows} lists of heads, at most one for each of {columns} source tokens"
+    yield "tree", record.tree is None or _is_tree(record.tree, columns), "null or heads and the marginals of their arcs"
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_list(value: Any, length: int) -> bool:
+    return isinstance(value, list) and len(value) == length
+
+
+def _are_tokens(value: Any) -> bool:
+    if not isinstance(value, list) or not all(isinstance(token, str) for token in value):
+        return False
+    try:
+        "".join(value).encode("utf-8")
+    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can say and UTF-8 cannot
+        return False
+    return True
+
+
+def _is_matrix(value: Any, rows: int, columns: int) -> bool:
+    return _is_list(value, rows) and all(_is_list(row, columns) and all(map(_is_number, row)) for row in value)
+
+
+def _is_run(value: Any, columns: int) -> bool:
+    return _is_list(value, 2) and all(map(_is_count, value)) and value[0] < value[1] <= columns
+
+
+def _are_heads(value: Any, columns: int) -> bool:
+    return isinstance(value, list) and len(value) <= columns and all(_is_count(h) and h <= len(value) for h in value)
+
+
+def _is_tree(value: Any, columns: int) -> bool:
+    if not isinstance(value, dict) or set(value) != {"heads", "marginals"} or not _are_heads(value["heads"], columns):
+        return False
+    return _is_matrix(value["marginals"], len(value["heads"]) + 1, len(value["heads"]))

@@ -6,9 +6,12 @@ may hang several words on the root; validators ask for exactly one from their le
 """
 
 import os
+import sys
 from typing import Iterable, Iterator
 
-from attention_records import AttentionRecord, RecordError
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from attention_records import AttentionRecord, RecordError, without_end  # noqa: E402
+from files import replaced  # noqa: E402
 
 
 def sentence(record: AttentionRecord) -> str:
@@ -22,12 +25,18 @@ def sentence(record: AttentionRecord) -> str:
             f"sentence {record.id}: --conllu needs a single model that was trained with --source-attention "
             "projective-tree or spanning-tree; this one has no tree over the source"
         )
-    words, heads = record.source[:-1], record.tree.heads
+    words, heads = without_end(record.source), record.tree.heads
     if not _is_tree(heads):
         raise RecordError(
             f"sentence {record.id}: the most likely heads {heads} are no tree, which --source-attention softmax does "
             "not ask for; the records have them (`tree`), CoNLL-U cannot"
         )
+    for word in words:
+        if not word or any(character in word for character in "\t\n\r"):
+            raise RecordError(
+                f"sentence {record.id}: the token {word!r} is empty or has a tab or line break, which CoNLL-U cannot "
+                "say; leave the sentence out with --ids"
+            )
     if not words:
         return ""
     lines = [f"# sent_id = {record.id}", f"# text = {' '.join(words)}"]
@@ -40,15 +49,13 @@ def sentence(record: AttentionRecord) -> str:
 def with_conllu(records: Iterable[AttentionRecord], path: str) -> Iterator[AttentionRecord]:
     """Passes records on, and writes the tree of each sentence, once, beside `path`; the file is moved into place behind
     the last record."""
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     last = None
-    with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as file:
+    with replaced(path) as file:
         for record in records:
             if record.id != last:
                 file.write(sentence(record))
             last = record.id
             yield record
-    os.replace(path + ".tmp", path)
 
 
 def _is_tree(heads) -> bool:

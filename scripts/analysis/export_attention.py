@@ -20,18 +20,23 @@ returns attention; only models of fairseq_structattn tell more than weights.
 
 import argparse
 import ast
+import glob
 import os
+import re
 import sys
+from contextlib import closing
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 import torch
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from attention_records import AttentionRecord, RecordError, SourceTree, write_records  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from attention_records import AttentionRecord, SourceTree, without_end, write_records  # noqa: E402
 from conllu import with_conllu  # noqa: E402
+from files import InputError, check_folders, check_inputs, check_outputs, command, read_lines  # noqa: E402
 from forced_attention import Attention, NoAttention, forced_attention, rounded, segments, source_trees  # noqa: E402
 
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+REPOSITORY = os.path.dirname(os.path.dirname(HERE))
 MAX_TOKENS = 12000  # a batch, as in fairseq-generate
 # Sentences of similar length are batched together among so many neighbours: what waits for its turn stays in memory.
 WINDOW = 256
@@ -55,7 +60,7 @@ SEARCH = (
 )
 
 
-class ExportError(Exception):
+class ExportError(InputError):
     """Why there is nothing to export, and what to do about it."""
 
 
@@ -101,19 +106,21 @@ def load_models(
         overrides: options of the models that are to change, such as paths that have moved
 
     Raises:
-        ExportError: no such file or folder
+        ExportError: no such file or folder, or what is no checkpoint, or data of other dictionaries
     """
     from fairseq import checkpoint_utils, utils
 
-    paths = utils.split_paths(path)
-    for one in paths:
-        if not os.path.isfile(one):
-            raise ExportError(f"--path {one}: no such checkpoint")
-    if not os.path.isdir(data):
-        raise ExportError(f"--data {data}: no such folder; name the one that fairseq-preprocess wrote")
+    check_model(path, data, user_dir)
     utils.import_user_module(argparse.Namespace(user_dir=user_dir))
     overrides = {**(overrides or {}), "data": data}
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(paths, arg_overrides=overrides)
+    try:
+        models, _, task = checkpoint_utils.load_model_ensemble_and_task(
+            utils.split_paths(path), arg_overrides=overrides
+        )
+    except OSError:
+        raise
+    except Exception as error:  # torch and fairseq have many ways to say that a file is not what it should be
+        raise ExportError(_why_not_loaded(path, data, error)) from error
     for model in models:
         model.eval()
         if fp16:
@@ -121,6 +128,37 @@ def load_models(
         if torch.cuda.is_available() and not cpu:
             model.cuda()
     return models, task
+
+
+def check_model(path: str, data: str, user_dir: Optional[str] = None) -> None:
+    """Refuses files and folders of :func:`load_models` that are not there."""
+    from fairseq import utils
+
+    for one in utils.split_paths(path):
+        if not os.path.exists(one):
+            raise ExportError(f"--path {one}: no such checkpoint")
+        check_inputs({"--path": one})
+    if not os.path.isdir(data):
+        raise ExportError(f"--data {data}: no such folder; name the one that fairseq-preprocess wrote")
+    if not glob.glob(os.path.join(glob.escape(data), "dict.*.txt")):
+        raise ExportError(f"--data {data}: no dictionaries in it; name the folder that fairseq-preprocess wrote")
+    check_folders({"--user-dir": user_dir})
+
+
+def _why_not_loaded(path: str, data: str, error: Exception) -> str:
+    sizes = re.search(
+        r"size mismatch for \S*embed_tokens\.weight: .*?torch\.Size\(\[(\d+),.*?torch\.Size\(\[(\d+),", str(error), re.S
+    )
+    if sizes:
+        return (
+            f"--data {data}: its dictionaries are not those of the training, which had {sizes.group(1)} types where "
+            f"these have {sizes.group(2)}; name its folder, or binarise with its dictionaries (--srcdict, --tgtdict)"
+        )
+    reason = " ".join(str(error).split()).split(". ")[0]  # advice that follows is for programmers
+    return (
+        f"--path {path}: no checkpoint that can be loaded with --data {data} ({type(error).__name__}: {reason}); name "
+        "a checkpoint of fairseq-train, the folder of its data and, if it has one, its --user-dir"
+    )
 
 
 def load_dataset(task, subset: str):
@@ -131,8 +169,9 @@ def load_dataset(task, subset: str):
     """
     try:
         task.load_dataset(subset)
-    except FileNotFoundError as error:
-        raise ExportError(f"--gen-subset {subset}: {error}") from None
+    except Exception as error:  # each format has its own way to say that a file is not there or is broken
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ExportError(f"--gen-subset {subset}: {reason}; name a subset that fairseq-preprocess wrote") from error
     return task.dataset(subset)
 
 
@@ -240,10 +279,11 @@ def _progress(batches: List[List[int]], log_format: Optional[str]) -> Iterator[L
 def _sentences(models, task, dataset, batch: List[int], generator, search) -> Dict[int, Sentence]:
     sample = dataset.collater([dataset[sentence_id] for sentence_id in batch])
     ids = sample["id"].tolist()
-    sources = _without_padding(sample["net_input"]["src_tokens"], task.source_dictionary)
+    items = [dataset[sentence_id] for sentence_id in ids]
+    sources = _without_padding(sample["net_input"]["src_tokens"], [item["source"] for item in items], task)
     references = [None] * len(ids)
     if sample.get("target") is not None:
-        references = _without_padding(sample["target"], task.target_dictionary)
+        references = _without_padding(sample["target"], [item["target"] for item in items], task)
     if generator is not None:
         targets = _translations(models, task, sample, generator, search)
     elif references[0] is None:
@@ -255,8 +295,13 @@ def _sentences(models, task, dataset, batch: List[int], generator, search) -> Di
     return {number: Sentence(*parts) for number, *parts in zip(ids, sources, references, trees, found)}
 
 
-def _without_padding(tokens: torch.Tensor, dictionary) -> List[torch.Tensor]:
-    return [row[row.ne(dictionary.pad())] for row in tokens]
+def _without_padding(tokens: torch.Tensor, sentences: List[torch.Tensor], task) -> List[torch.Tensor]:
+    """The rows of a batch, each as long as its sentence: a word of the corpus may have the number of the padding."""
+    padding = task.target_dictionary.pad()
+    return [
+        row[: len(sentence)] if row[-1] == padding else row[len(row) - len(sentence) :]
+        for row, sentence in zip(tokens, sentences)
+    ]
 
 
 def _translations(models, task, sample: dict, generator, search) -> List[List[Target]]:
@@ -307,7 +352,7 @@ def _records(sentence_id: int, sentence: Sentence, task, forced: bool) -> Iterat
             forced=forced,
             source=_words(sentence.source, task.source_dictionary),
             target=_words(target.tokens, task.target_dictionary),
-            reference=None if reference is None else _words(reference, task.target_dictionary)[:-1],
+            reference=None if reference is None else without_end(_words(reference, task.target_dictionary)),
             weights=rounded(weights),
             marginals=None if marginals is None else rounded(marginals),
             segments=None if marks is None else segments(marks),
@@ -320,35 +365,36 @@ def _words(tokens: torch.Tensor, dictionary) -> List[str]:
     return [dictionary[token] for token in tokens.tolist()]
 
 
-def with_text(records: Iterable[AttentionRecord], field: str, path: str, count: int) -> Iterator[AttentionRecord]:
-    """Records with the tokens of a text file, line n for sentence n, in place of what the dictionary knows of them.
+def read_tokens(field: str, path: str, dataset, ids: Iterable[int]) -> List[List[str]]:
+    """The tokens of a text file, line n for sentence n.
 
     Args:
-        records: their source has to have as many tokens as the line
         field: ``"source"`` or ``"reference"``
         path: one sentence a line, tokens separated by spaces
-        count: of the sentences in the subset
+        dataset: has as many sentences as the file has lines, and its sources as many tokens
+        ids: of the sentences whose source is compared
 
     Raises:
-        ExportError: another number of lines, or of source tokens
+        InputError: another number of lines, or of source tokens
     """
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            lines = [line.split() for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExportError(f"--{field} {path}: {error}") from None
-    if len(lines) != count:
-        raise ExportError(f"--{field} {path}: {len(lines)} lines for the {count} sentences of the subset")
+    lines = [line.split() for line in read_lines(path)]
+    if len(lines) != len(dataset):
+        raise ExportError(f"--{field} {path}: {len(lines)} lines for the {len(dataset)} sentences of the subset")
+    for sentence_id in ids if field == "source" else ():
+        binarised = len(dataset[sentence_id]["source"]) - 1
+        if len(lines[sentence_id]) != binarised:
+            raise ExportError(
+                f"--source {path}, line {sentence_id + 1}: {len(lines[sentence_id])} tokens, but the binarised "
+                f"sentence has {binarised}; give the file that fairseq-preprocess read"
+            )
+    return lines
+
+
+def with_text(records: Iterable[AttentionRecord], field: str, lines: List[List[str]]) -> Iterator[AttentionRecord]:
+    """Records with the tokens of :func:`read_tokens` in place of what the dictionary knows of them."""
     for record in records:
         tokens = lines[record.id]
-        if field == "source":
-            if len(tokens) != len(record.source) - 1:
-                raise ExportError(
-                    f"--source {path}, line {record.id + 1}: {len(tokens)} tokens, but the binarised sentence has "
-                    f"{len(record.source) - 1}; give the file that fairseq-preprocess read"
-                )
-            tokens = tokens + record.source[-1:]
-        setattr(record, field, tokens)
+        setattr(record, field, tokens + record.source[-1:] if field == "source" else tokens)
         yield record
 
 
@@ -436,27 +482,37 @@ def records_of(options: argparse.Namespace) -> Iterator[AttentionRecord]:
     models, task = load_models(
         options.path, options.data, options.user_dir, options.fp16, options.cpu, options.model_overrides
     )
+    parser = getattr(getattr(models[0], "encoder", None), "parser", None)
+    if options.conllu and (len(models) > 1 or parser is None):
+        raise ExportError(
+            f"--conllu {options.conllu}: needs a single model that was trained with --source-attention projective-tree "
+            "or spanning-tree; leave the option out"
+        )
     dataset = load_dataset(task, options.gen_subset)
     ids = options.ids
-    if options.sentences:
-        ids = range(min(options.sentences, len(dataset)))
+    if ids is None:
+        ids = range(min(options.sentences or len(dataset), len(dataset)))
+    ids = _checked_ids(ids, len(dataset))
+    texts = {name: getattr(options, name) for name in ("source", "reference") if getattr(options, name)}
+    texts = {field: read_tokens(field, path, dataset, ids) for field, path in texts.items()}
     search, sizes = search_of(options), (options.batch_size, options.max_tokens)
     records = export(models, task, dataset, ids, options.forced, search, *sizes, options.log_format)
-    for field in ("source", "reference"):
-        if getattr(options, field):
-            records = with_text(records, field, getattr(options, field), len(dataset))
+    for field, lines in texts.items():
+        records = with_text(records, field, lines)
     return records
 
 
+@command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
-    try:
-        records = records_of(options)
-        if options.conllu:
-            records = with_conllu(records, options.conllu)
+    check_model(options.path, options.data, options.user_dir)
+    check_inputs({"--source": options.source, "--reference": options.reference})
+    check_outputs({"--output": options.output, "--conllu": options.conllu})
+    records = records_of(options)
+    if options.conllu:
+        records = with_conllu(records, options.conllu)
+    with closing(records):  # what was written of trees goes when the records fail
         count = write_records(options.output, records)
-    except (ExportError, RecordError) as error:
-        sys.exit(f"error: {error}")
     print(f"exported: {options.output}, {count} records")
 
 

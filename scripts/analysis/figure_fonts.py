@@ -9,6 +9,7 @@ POINTS_PER_INCH = 72
 WARNING_CHARACTERS = 10
 SANS_SERIF = ("sans", "gothic")
 UPRIGHT = ("regular", "book", "roman")
+BYTE_ORDER_MARK = "\ufeff"
 
 
 class Candidate(NamedTuple):
@@ -27,6 +28,7 @@ def font_families(tokens: Iterable[str]) -> List[str]:
     """
     from matplotlib import font_manager, rcParams
 
+    tokens = [visible(token) for token in tokens]
     families = list(rcParams["font.family"])
     default = font_manager.findfont(font_manager.FontProperties(family=families))
     missing = {character for token in tokens for character in token}
@@ -77,13 +79,31 @@ def _warn_of_missing(characters: Set[str]) -> None:
     )
 
 
+def visible(text: str) -> str:
+    """The text with escapes such as \\x07 for control characters, byte order marks, and what is no character at all.
+
+    Nothing would be seen of them, SVG cannot hold them, and a tab or line break would move what follows.
+    """
+    return "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    number = ord(character)
+    unseen = unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character == BYTE_ORDER_MARK
+    if unseen or 0xFDD0 <= number <= 0xFDEF or number & 0xFFFE == 0xFFFE:
+        return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return character
+
+
 def displayed(text: str) -> str:
-    """The text as matplotlib has to be given it, so that right-to-left scripts read rightly and Arabic letters join.
+    """The text as matplotlib has to be given it: all of it :func:`visible`, right-to-left scripts to be read rightly,
+    Arabic letters joined.
 
     matplotlib shapes text itself from 3.11 on; for older ones arabic-reshaper and python-bidi do it.
     """
     from matplotlib import ft2font
 
+    text = visible(text)
     if hasattr(ft2font, "__libraqm_version__") or not is_right_to_left(text):
         return text
     try:

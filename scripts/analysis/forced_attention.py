@@ -13,8 +13,14 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from attention_records import SourceTree
 from torch import Tensor
+from torch.nn.functional import pad
 
 DECIMALS = 7  # float32 knows no more of a probability
+
+
+# Sentences are sequences of tokens without padding. A token of theirs may still have the number of the padding symbol,
+# because the corpus has the word <pad>. The models take it for padding: nothing is attended to there, and one at the
+# beginning shifts the positions of their distributions. Records keep the place of every token.
 
 
 class NoAttention(Exception):
@@ -69,16 +75,16 @@ def source_trees(models: Sequence, task, sources: List[Tensor]) -> List[Optional
     if len(models) > 1 or getattr(encoder, "parser", None) is None:
         return [None] * len(sources)
     heads = encoder.source_attention(_collate(sources, task.source_dictionary, models[0])).distribution
-    lengths = [len(source) - 1 for source in sources]
-    return [
-        SourceTree(_heads(best, words).tolist(), rounded(arcs[: words + 1, :words]))
-        for best, arcs, words in zip(heads.argmax, heads.marginals, lengths)
-    ]
+    found = []
+    for best, marginals, source in zip(heads.argmax, heads.marginals, sources):
+        best, marginals = (_arcs_at_words(arcs, source, task.source_dictionary) for arcs in (best, marginals))
+        found.append(SourceTree(best.argmax(-2).tolist(), rounded(marginals)))
+    return found
 
 
 def segments(marks: Tensor) -> List[List[Tuple[int, int]]]:
     """The runs ``[start, end)`` of ones in each row of ``[tgt_len, src_len]``."""
-    edges = torch.diff(torch.nn.functional.pad(marks.int(), (1, 1)))
+    edges = torch.diff(pad(marks.int(), (1, 1)))
     return [list(zip(row.eq(1).nonzero().flatten().tolist(), row.eq(-1).nonzero().flatten().tolist())) for row in edges]
 
 
@@ -106,15 +112,15 @@ def _with_posterior(model, task, sources: List[Tensor], targets: List[Tensor], s
     weights, posterior = output[1]["attn"][0], output[1]["posterior"]
     if posterior is None:
         return [Attention(one, None) for one in log_probs]
-    real = sample["net_input"]["src_tokens"].ne(task.source_dictionary.pad())
     marginals = model.decoder.attention.position_marginals(posterior)
     best = posterior.argmax if posterior.needs_arcs or posterior.selects_segments else None
     found = []
     for row, (source, target) in enumerate(zip(sources, targets)):
-        steps, positions = len(target), len(source)
-        marks = best[row, :steps, :positions] if posterior.selects_segments else None
-        heads = _heads(best[row, :steps], positions - 1) if posterior.needs_arcs else None
-        own_weights, own_marginals = weights[row, :steps, real[row]].float(), marginals[row, :steps, :positions]
+        steps, dictionary = len(target), task.source_dictionary
+        marks = _at_tokens(best[row, :steps], source, dictionary) if posterior.selects_segments else None
+        heads = _arcs_at_words(best[row, :steps], source, dictionary).argmax(-2) if posterior.needs_arcs else None
+        own_weights = weights[row, :steps, -len(source) :].float()  # sentences are padded on the left
+        own_marginals = _at_tokens(marginals[row, :steps], source, dictionary)
         found.append(Attention(log_probs[row], own_weights, own_marginals, marks, heads))
     return [_on_cpu(attention) for attention in found]
 
@@ -155,9 +161,23 @@ def _log_probs(model, output, sample: dict, targets: List[Tensor]) -> List[Tenso
     return [row[: len(target)] for row, target in zip(of_target.float().cpu(), targets)]
 
 
-def _heads(arcs: Tensor, words: int) -> Tensor:
-    """Heads ``[..., words]`` of the first `words` words, for arcs ``[..., n+1, n]`` that are 0 or 1."""
-    return arcs[..., : words + 1, :words].argmax(-2)
+def _padding_symbols_first(source: Tensor, dictionary) -> int:
+    """How many tokens at the beginning of a sentence a model takes for padding."""
+    return int(source.ne(dictionary.pad()).cumsum(0).eq(0).sum())
+
+
+def _at_tokens(values: Tensor, source: Tensor, dictionary) -> Tensor:
+    """``[..., len(source)]`` of ``[..., n]`` at the positions of a model."""
+    first = _padding_symbols_first(source, dictionary)
+    return pad(values[..., : len(source) - first], (first, 0))
+
+
+def _arcs_at_words(arcs: Tensor, source: Tensor, dictionary) -> Tensor:
+    """``[..., words+1, words]`` of arcs ``[..., n+1, n]`` at the positions of a model, ``</s>`` left out."""
+    first = _padding_symbols_first(source, dictionary)
+    words = len(source) - 1 - first
+    root, others = pad(arcs[..., :1, :words], (first, 0)), arcs[..., 1 : words + 1, :words]
+    return torch.cat((root, pad(others, (first, 0, first, 0))), dim=-2)
 
 
 def _on_cpu(attention: Attention) -> Attention:

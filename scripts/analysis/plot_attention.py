@@ -16,14 +16,17 @@ import os
 import sys
 from typing import Iterable, Iterator, List, Optional
 
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from attention_records import AttentionRecord, RecordError, read_records  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPOSITORY = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from attention_records import AttentionRecord, check_records, read_records, without_end  # noqa: E402
+from files import InputError, check_outputs, command  # noqa: E402
+from pictures import check_picture  # noqa: E402
 
 SENTENCES_OF_A_PICTURE = 3
 
 
-class PlotError(Exception):
+class PlotError(InputError):
     """Why there is nothing to draw, and what to do about it."""
 
 
@@ -118,58 +121,54 @@ def records_of(options: argparse.Namespace) -> List[AttentionRecord]:
 
 def translated(options: argparse.Namespace, sentences: Optional[int]) -> Iterator[AttentionRecord]:
     """Records of the translations of the sentences asked for, or of the first `sentences`."""
-    from export_attention import ExportError, export, load_dataset, load_models
+    from export_attention import export, load_dataset, load_models
     from fairseq.dataclass.configs import GenerationConfig
 
-    try:
-        models, task = load_models(options.path, options.data, options.user_dir)
-        dataset = load_dataset(task, options.gen_subset)
-        ids = options.ids or range(min(len(dataset), sentences or len(dataset)))
-        yield from export(models, task, dataset, ids, search=GenerationConfig(beam=options.beam))
-    except ExportError as error:
-        raise PlotError(str(error)) from None
+    models, task = load_models(options.path, options.data, options.user_dir)
+    dataset = load_dataset(task, options.gen_subset)
+    ids = options.ids or range(min(len(dataset), sentences or len(dataset)))
+    yield from export(models, task, dataset, ids, search=GenerationConfig(beam=options.beam))
 
 
 def draw(records: List[AttentionRecord], output: str) -> None:
     """Writes the picture and prints what is on it."""
-    from attention_figures import FigureError, draw_figure, save_figure, title
+    from attention_figures import draw_figure, save_figure, title
 
-    for one in records:
-        print(f"{title(one)}: {' '.join(one.source[:-1])} -> {' '.join(one.target[:-1])}")
-    try:
-        save_figure(draw_figure(records), output)
-    except FigureError as error:
-        raise PlotError(str(error)) from None
-
-
-def write_page(records: List[AttentionRecord], options: argparse.Namespace) -> None:
-    from attention_page import PageError, write_page
-
-    try:
-        write_page(records, options.output, options.post_process, options.tokenize)
-    except PageError as error:
-        raise PlotError(str(error)) from None
-
-
-def check_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise PlotError("matplotlib is not installed; install the extra `plot`: pip install -e '.[plot]'") from None
     # importing fairseq can set the root logger to DEBUG, and matplotlib then reports on every font of the machine
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    for one in records:
+        print(f"{title(one)}: {' '.join(without_end(one.source))} -> {' '.join(without_end(one.target))}")
+    save_figure(draw_figure(records), output)
 
 
+def check_options(options: argparse.Namespace) -> None:
+    """Refuses what would only fail after the work."""
+    if options.records:
+        check_records("--records", options.records)
+    check_outputs({"--output": options.output})
+    if is_page(options.output):
+        from attention_page import check_words
+
+        check_words(options.post_process, options.tokenize)
+    else:
+        check_picture("--output", options.output, others=("html",))
+    if options.path:
+        from export_attention import check_model
+
+        check_model(options.path, options.data, options.user_dir)
+
+
+@command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
-    try:
-        if is_page(options.output):
-            write_page(records_of(options), options)
-        else:
-            check_matplotlib()
-            draw(records_of(options), options.output)
-    except (PlotError, RecordError) as error:
-        sys.exit(f"error: {error}")
+    check_options(options)
+    records = records_of(options)
+    if is_page(options.output):
+        from attention_page import write_page
+
+        write_page(records, options.output, options.post_process, options.tokenize)
+    else:
+        draw(records, options.output)
     print(f"written: {options.output}")
 
 

@@ -6,7 +6,8 @@
 
 prints one line a record of export_attention.py, in their order: links ``i-j`` in the manner of Pharaoh, source word i
 to target word j, both counted from 0. Each target word is linked with the source word that it attends to most; one that
-attends to no word at all is left out, and so is ``</s>``, as in fairseq's --print-alignment hard.
+attends to no word at all is left out, and so is the end of the sentence, its last token ``</s>``, as in fairseq's
+--print-alignment hard. A ``</s>`` elsewhere, or ``<pad>``, is a token like any other.
 
 How tokens make words:
 
@@ -29,17 +30,26 @@ import sys
 from dataclasses import replace
 from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from attention_records import AttentionRecord, Matrix, RecordError, read_records, write_records  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from attention_records import (  # noqa: E402
+    END,
+    AttentionRecord,
+    Matrix,
+    check_records,
+    read_records,
+    without_end,
+    write_records,
+)
+from files import InputError, check_inputs, check_outputs, command, read_lines, replaced  # noqa: E402
 
-EOS = "</s>"
 SPACE = "\u2581"  # ▁, how sentencepiece and fairseq's character encoding write a space
 CONTINUED = "@@"
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 BYTES = re.compile(f"(?:{BYTE.pattern})+")
 
 
-class AlignmentError(Exception):
+class AlignmentError(InputError):
     """Why words cannot be told, and what to do about it."""
 
 
@@ -214,17 +224,20 @@ def merged(record: AttentionRecord, source: Side, target: Side, rows: str = "mea
 
 
 def _with_end(side: Side, tokens: List[str], sentence: int) -> List[Word]:
-    length = len(tokens)
-    if tokens and tokens[-1] == EOS:
-        return side.words(tokens[:-1], sentence) + [Word(EOS, length - 1, length)]
-    return side.words(tokens, sentence)
+    inner = without_end(tokens)
+    return side.words(inner, sentence) + [Word(END, place, place + 1) for place in range(len(inner), len(tokens))]
 
 
-def alignment(record: AttentionRecord) -> List[Tuple[int, int]]:
-    """Links between the words of a :func:`merged` record."""
-    rows = [row for word, row in zip(record.target, record.weights) if word != EOS]
-    columns = [place for place, word in enumerate(record.source) if word != EOS]
-    return links([[row[place] for place in columns] for row in rows])
+def alignment(record: AttentionRecord, words: AttentionRecord) -> List[Tuple[int, int]]:
+    """Links between the words of a record of tokens, `words` being the :func:`merged` one.
+
+    Whether a side has an end is asked of the tokens: those of a sentence that was cut off may spell ``</s>``.
+    """
+    rows, columns = (
+        len(merged_side) - (len(tokens) - len(without_end(tokens)))
+        for merged_side, tokens in ((words.target, record.target), (words.source, record.source))
+    )
+    return links([row[:columns] for row in words.weights[:rows]])
 
 
 def aligned(
@@ -233,16 +246,8 @@ def aligned(
     """The merged records, whose alignments are written to the file `output` as they pass."""
     for record in records:
         words = merged(record, source, target, rows)
-        output.write(pharaoh(alignment(words)) + "\n")
+        output.write(pharaoh(alignment(record, words)) + "\n")
         yield words
-
-
-def read_text(path: str, flag: str) -> List[str]:
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            return [line.rstrip("\r\n") for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise AlignmentError(f"{flag} {path}: {error}") from None
 
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
@@ -267,7 +272,7 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
 
 def side_of(options: argparse.Namespace, name: str) -> Side:
     path = getattr(options, f"{name}_text")
-    text = read_text(path, f"--{name}-text") if path else None
+    text = read_lines(path) if path else None
     return Side(getattr(options, f"{name}_words"), text, options.space)
 
 
@@ -281,18 +286,17 @@ def run(options: argparse.Namespace, output) -> None:
             pass
 
 
+@command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
-    try:
-        if options.output is None:
-            run(options, sys.stdout)
-            return
-        os.makedirs(os.path.dirname(os.path.abspath(options.output)), exist_ok=True)
-        with open(options.output + ".tmp", "w", encoding="utf-8", newline="\n") as file:
-            run(options, file)
-        os.replace(options.output + ".tmp", options.output)
-    except (AlignmentError, RecordError) as error:
-        sys.exit(f"error: {error}")
+    check_records("--records", options.records)
+    check_inputs({"--source-text": options.source_text, "--target-text": options.target_text})
+    check_outputs({"--output": options.output, "--merged": options.merged})
+    if options.output is None:
+        run(options, sys.stdout)
+        return
+    with replaced(options.output) as file:
+        run(options, file)
 
 
 if __name__ == "__main__":

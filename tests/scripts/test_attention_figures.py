@@ -152,6 +152,6 @@ def test_vector_pictures(figure, tmp_path, kind, start):
 
 
 def test_unknown_kind_of_picture_is_refused(figure, tmp_path):
-    with pytest.raises(figures.FigureError, match="attention.doc.*png"):
+    with pytest.raises(figures.InputError, match="attention.doc.*png"):
         figures.save_figure(figure, str(tmp_path / "attention.doc"))
     assert not list(tmp_path.iterdir())

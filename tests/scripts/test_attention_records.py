@@ -61,8 +61,12 @@ def test_numbers_that_json_lacks_are_refused(tmp_path):
 
 
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(RecordError, match="nowhere.jsonl: no such file"):
-        list(attention_records.read_records(str(tmp_path / "nowhere.jsonl")))
+    for read in (attention_records.read_records, lambda path: attention_records.check_records("--records", path)):
+        with pytest.raises(attention_records.InputError, match="nowhere.jsonl: no such file"):
+            list(read(str(tmp_path / "nowhere.jsonl")))
+
+
+RECORD = '{"id": 1, "source": ["a"], "target": ["b"], "weights": [[1.0]]'
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,17 @@ def test_missing_file_is_named(tmp_path):
         ('{"id": 1, "source', "line 2: not JSON .*cut off"),
         ("[1, 2]", "line 2: not a record"),
         ('{"id": 1, "source": [], "target": []}', "line 2: not a record.* weights"),
-        ('{"id": 1, "source": ["a"], "target": ["b"], "weights": [[1.0, 0.0]]}', "line 2: weights are not 1 rows"),
+        ('{"id": 1, "source": ["a"], "target": ["b"], "weights": [[1.0, 0.0]]}', "line 2: weights is .*, not 1 rows"),
+        (RECORD + ', "weights": null}', "line 2: weights is null, not 1 rows"),
+        (RECORD + ', "weights": [[null]]}', "line 2: weights is ..null.., not 1 rows"),
+        (RECORD + ', "id": null}', "line 2: id is null, not a whole number"),
+        (RECORD + ', "source": [1]}', "line 2: source is .1., not a list of tokens"),
+        (RECORD + ', "source": ["\\ud800"]}', "line 2: source is .*, not a list of tokens"),
+        (RECORD + ', "score": null}', "line 2: score is null, not a number"),
+        (RECORD + ', "marginals": [[]]}', "line 2: marginals is .*, not null or 1 rows"),
+        (RECORD + ', "segments": [[[0, 2]]]}', "line 2: segments is .*runs within 1 source"),
+        (RECORD + ', "trees": [[2]]}', "line 2: trees is .*lists of heads"),
+        (RECORD + ', "tree": {}}', "line 2: tree is .*heads and the marginals"),
         ('{"id": 1, "source": ["a"], "target": ["b"], "weights": [[1.0]], "colour": 1}', "line 2: not a record"),
     ],
 )

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,50 @@ def test_source_and_target_are_in_reading_order_and_the_reference_beside():
         assert (record.source, record.target, record.reference) == (source, target, target[:-1])
         assert record.forced and record.rank == 0
         assert torch.tensor(record.weights).sum(-1).tolist() == pytest.approx([1.0] * len(target))
+
+
+PAD, EOS, A, B, C = DICTIONARY.pad(), DICTIONARY.eos(), *range(DICTIONARY.nspecial, DICTIONARY.nspecial + 3)
+MARKED = [[A, PAD, B, EOS, C, EOS], [PAD, A, B, C, EOS], [EOS, EOS], [A, B, C, EOS], [C, PAD, PAD, EOS]]
+
+
+@pytest.mark.parametrize("forced", [True, False], ids=["forced", "generated"])
+@pytest.mark.parametrize("arch", ["crf", "treedec", "tree", "luong_general", "sigmoid"])
+def test_words_that_only_look_like_marks_keep_their_place(arch, forced):
+    model = build(f"structattn_rnn_{arch}")
+    tokens = [torch.tensor(sentence) for sentence in MARKED]
+    sizes = np.array([len(sentence) for sentence in MARKED])
+    dataset = LanguagePairDataset(tokens, sizes, DICTIONARY, tokens, sizes, DICTIONARY, shuffle=False)
+    records = export(model, dataset, forced=forced, batch_size=5)
+    assert_same(records, export(model, dataset, forced=forced, batch_size=1))
+    for record, sentence in zip(records, MARKED):
+        assert record.source == [DICTIONARY[token] for token in sentence]
+        assert record.reference == record.source[:-1] and (record.target == record.source or not forced)
+        for row, other in zip(record.weights, record.marginals):
+            assert len(row) == len(other) == len(sentence)
+    # The model takes the first word of one sentence for padding: the others have what they have without it.
+    with_mark, without = export(model, dataset, ids=[1, 3])
+    same = {"id": 1, "source": with_mark.source, "reference": with_mark.reference}
+    assert_same([with_mark], [one_word_later(replace(without, **same))])
+
+
+def one_word_later(record):
+    """What is known of the words of a record, behind a word of which nothing is known."""
+
+    def later(heads):
+        return [0] + [head + 1 if head else 0 for head in heads]
+
+    tree = record.tree
+    if tree is not None:
+        root, *others = ([0.0, *row] for row in tree.marginals)
+        tree = export_attention.SourceTree(later(tree.heads), [root, [0.0] * len(root), *others])
+    return replace(
+        record,
+        weights=[[0.0, *row] for row in record.weights],
+        marginals=[[0.0, *row] for row in record.marginals],
+        segments=record.segments and [[(start + 1, end + 1) for start, end in runs] for runs in record.segments],
+        trees=record.trees and list(map(later, record.trees)),
+        tree=tree,
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"adaptive_softmax_cutoff": [8, 16]}], ids=["softmax", "adaptive"])
@@ -363,8 +408,43 @@ def test_unknown_words_are_told_by_the_file_they_came_from(tiny_corpus, trained,
     text.write_text("\n".join(lines[:9]), encoding="utf-8")
     with pytest.raises(SystemExit, match="9 lines for the 100 sentences"):
         run_script(command)
-    # The export that failed has left the earlier one alone.
+    # The exports that failed have left the earlier one alone.
     assert len((tmp_path / "records.jsonl").read_text(encoding="utf-8").splitlines()) == 5
+
+
+@pytest.mark.slow
+def test_what_cannot_be_loaded_is_told_in_one_line(run_fairseq, tiny_corpus, trained, tmp_path, capsys):
+    """Data of other dictionaries, and files that are no checkpoints."""
+    for language in ("src", "tgt"):
+        (tmp_path / f"test.{language}").write_text("one two three\n")
+    run_fairseq(
+        "preprocess", "--source-lang", "src", "--target-lang", "tgt", "--trainpref", tmp_path / "test", "--testpref",
+        tmp_path / "test", "--destdir", tmp_path / "other", "--workers", "1",
+    )  # fmt: skip
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    (tmp_path / "cut.pt").write_bytes(trained.read_bytes()[:2000])
+    (tmp_path / "empty").mkdir()
+    for path, data, message in (
+        (trained, tmp_path / "other", "--data .*other: its dictionaries are not those of the training, which had 24"),
+        (tmp_path / "text.pt", tiny_corpus.bin, "text.pt: no checkpoint that can be loaded"),
+        (tmp_path / "cut.pt", tiny_corpus.bin, "cut.pt: no checkpoint that can be loaded"),
+        (trained, tmp_path / "empty", "--data .*empty: no dictionaries in it"),
+    ):
+        with pytest.raises(SystemExit, match=message) as ended:
+            run_script(["--path", path, "--data", data, "--cpu", "--output", tmp_path / "new" / "a.jsonl"])
+        assert ended.value.code == 2 and not (tmp_path / "new").exists()
+    with pytest.raises(SystemExit, match="--gen-subset dev: .*; name a subset"):
+        run_script(["--path", trained, "--data", tiny_corpus.bin, "--gen-subset", "dev", "--output", tmp_path / "a"])
+
+
+@pytest.mark.slow
+def test_nothing_is_left_where_there_are_no_trees(tiny_corpus, trained, tmp_path):
+    command = ["--data", tiny_corpus.bin, "--cpu", "--output", tmp_path / "a.jsonl", "--conllu", tmp_path / "a.conllu"]
+    with pytest.raises(SystemExit, match="--conllu .*a.conllu: needs a single model"):
+        run_script(["--path", f"{trained}:{trained}", *command])
+    with pytest.raises(SystemExit, match="--conllu .*a.jsonl: the file that --output names, too"):
+        run_script(["--path", trained, *command[:-1], tmp_path / "a.jsonl"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_missing_is_named(tmp_path):

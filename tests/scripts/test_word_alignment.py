@@ -99,6 +99,10 @@ def record(source=SOURCE, target=TARGET, weights=WEIGHTS, **fields):
     return AttentionRecord(0, 0, -1.0, False, list(source), list(target), weights, **fields)
 
 
+def aligned(tokens, side=PIECES):
+    return word_alignment.alignment(tokens, word_alignment.merged(tokens, side, side))
+
+
 @pytest.mark.parametrize("rows, expected", [("mean", MEANS), ("max", LARGEST)])
 def test_weights_of_words(rows, expected):
     tree = SourceTree([0, 1, 1], [])
@@ -110,26 +114,36 @@ def test_weights_of_words(rows, expected):
     assert words.reference == ["machs"]
     assert words.marginals is words.segments is words.tree is None
     # The piece "▁rück" alone would have been linked with "it".
-    assert word_alignment.pharaoh(word_alignment.alignment(words)) == "0-0 1-1 0-2"
+    assert word_alignment.pharaoh(word_alignment.alignment(record(), words)) == "0-0 1-1 0-2"
 
 
 def test_the_end_of_a_sentence_is_never_linked():
-    words = word_alignment.merged(record(weights=[[0.0, 0.0, 0.5, 1.5]] * 5), PIECES, PIECES)
-    assert word_alignment.alignment(words) == [(1, 0), (1, 1), (1, 2)]
+    assert aligned(record(weights=[[0.0, 0.0, 0.5, 1.5]] * 5)) == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_words_without_attention_and_sentences_without_words():
     silent = record(weights=[[0.0, 0.0, 0.0, 2.0]] + WEIGHTS[1:])
-    assert word_alignment.alignment(word_alignment.merged(silent, PIECES, PIECES)) == [(1, 1), (0, 2)]
+    assert aligned(silent) == [(1, 1), (0, 2)]
     for empty in (record(["</s>"], TARGET, [[2.0]] * 5), record(SOURCE, ["</s>"], WEIGHTS[4:])):
         words = word_alignment.merged(empty, PIECES, PIECES)
-        assert word_alignment.alignment(words) == []
+        assert aligned(empty) == []
         assert words.source[-1] == words.target[-1] == "</s>"
 
 
 def test_a_target_that_was_cut_off_has_no_end():
-    words = word_alignment.merged(record(SOURCE, TARGET[:2], WEIGHTS[:2]), PIECES, PIECES)
-    assert words.target == ["mach", "es"] and word_alignment.alignment(words) == [(0, 0), (1, 1)]
+    cut_off = record(SOURCE, TARGET[:2], WEIGHTS[:2])
+    assert word_alignment.merged(cut_off, PIECES, PIECES).target == ["mach", "es"]
+    assert aligned(cut_off) == [(0, 0), (1, 1)]
+
+
+def test_words_that_only_look_like_marks_are_words():
+    tokens = ["</s>", "a", "<pad>", "<unk>", "</s>", "</s>"]
+    weights = [[float(row == column) for column in range(6)] for row in range(6)]
+    plain = Side("tokens")
+    assert aligned(record(tokens, tokens, weights), plain) == [(number, number) for number in range(5)]
+    characters = Side("characters")
+    spelled = record([*"</s>", "</s>"], [*"</s>"], [[1.0, 0, 0, 0, 0]] * 4)
+    assert aligned(spelled, characters) == [(0, 0)]  # the target has no end, its only word is spelled like one
 
 
 def test_command(tmp_path, capsys):

@@ -17,14 +17,16 @@ import sys
 from typing import Dict, List, Set, Tuple
 
 import torch
-from fairseq import checkpoint_utils
 from torch import Tensor
 
-import fairseq_structattn  # noqa: F401  (registers the architectures)
 from fairseq_structattn.distributions import ProjectiveTree
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-from results import write_json  # noqa: E402
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
+from export_attention import check_model, load_dataset, load_models  # noqa: E402
+from files import InputError, check_outputs, command, write_json  # noqa: E402
+
+USER_DIR = os.path.join(SCRIPTS, "..", "fairseq_structattn")
 
 DEPTHS = {"test": 2, "test1": 3, "test2": 4, "test3": 5, "test4": 6}
 Span = Tuple[int, int]
@@ -37,6 +39,8 @@ def brackets(tokens: List[str]) -> Set[Span]:
         if token == "(":
             open_at.append(place)
         elif token == ")":
+            if not open_at:
+                raise InputError(f"{' '.join(tokens)}: no formula, a bracket is closed that was not opened")
             found.add((open_at.pop(), place))
     return found - {(0, len(tokens) - 1)}
 
@@ -84,15 +88,13 @@ class Counts:
 
 def measure(checkpoint: str, data: str) -> Dict[str, float]:
     """Percent of brackets, by kind of tree and depth."""
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint], arg_overrides={"data": data})
-    model.eval()
+    (model,), task = load_models(checkpoint, data, USER_DIR, cpu=True)
     torch.manual_seed(1)
     scores = {}
     for subset, depth in DEPTHS.items():
-        task.load_dataset(subset)
         counts = {"uniform": Counts()}
-        for item in task.dataset(subset):
-            tokens = task.source_dictionary.string(item["source"]).split()
+        for item in load_dataset(task, subset):
+            tokens = [task.source_dictionary[token] for token in item["source"][:-1].tolist()]
             uniform = ProjectiveTree(torch.zeros(len(tokens) + 1, len(tokens)))
             counts["uniform"].add(tokens, uniform.sample(), uniform.marginals)
             if model.encoder.parser is not None:
@@ -104,12 +106,15 @@ def measure(checkpoint: str, data: str) -> Dict[str, float]:
     return scores
 
 
-def main() -> None:
+@command
+def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
     parser.add_argument("data", metavar="BIN_DIR")
     parser.add_argument("--output", required=True, metavar="FILE")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    check_model(options.checkpoint, options.data)
+    check_outputs({"--output": options.output})
     with torch.no_grad():
         scores = measure(options.checkpoint, options.data)
     write_json(options.output, scores)

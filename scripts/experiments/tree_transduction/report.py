@@ -5,7 +5,6 @@ python scripts/experiments/tree_transduction/report.py WORK_DIR
 
 import argparse
 import glob
-import json
 import os
 import statistics
 import sys
@@ -13,7 +12,9 @@ from typing import Dict, List, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", ".."))
-from results import add_rows, put_table, read_results, sources  # noqa: E402
+from files import InputError, check_folders, check_inputs, check_output_folders, command, read_json  # noqa: E402
+from pictures import check_picture, save_picture  # noqa: E402
+from results import add_rows, log_records, markdown_row, put_table, read_results, sources, split_readme  # noqa: E402
 
 DEPTHS = (2, 3, 4, 5, 6)
 SYSTEMS = ("none", "flat", "uniform", "nonprojective", "tree")
@@ -31,12 +32,13 @@ VALIDATION = {"valid": "chosen", "valid1": 2, "valid2": 3, "valid3": 4, "valid4"
 def learning_curve(log: str) -> List[Dict[str, float]]:
     """Length to failure of each validation set at the end of each epoch."""
     epochs: Dict[int, Dict[str, float]] = {}
-    with open(log, encoding="utf-8") as lines:
-        for record in (json.loads(line) for line in lines if line.startswith('{"')):
-            for subset, depth in VALIDATION.items():
-                if f"{subset}_length_to_failure" in record:
-                    value = float(record[f"{subset}_length_to_failure"])
-                    epochs.setdefault(record["epoch"], {})[f"depth{depth}"] = value
+    for record in log_records(log):
+        for subset, depth in VALIDATION.items():
+            if f"{subset}_length_to_failure" in record:
+                value = float(record[f"{subset}_length_to_failure"])
+                epochs.setdefault(record["epoch"], {})[f"depth{depth}"] = value
+    if not epochs:
+        raise InputError(f"{log}: no validation was finished; run the training again")
     return [epochs[epoch] for epoch in sorted(epochs)]
 
 
@@ -55,6 +57,8 @@ def rows_of(folder: str) -> List[Dict]:
     ensemble, whose folder is named after several seeds, those of the test set."""
     name, _, seed = os.path.basename(folder).rpartition("-")
     system, _, setting = name.partition(".")
+    if system not in SYSTEMS or setting not in SETTINGS or not seed.replace("+", "").isdecimal():
+        raise InputError(f"{folder}: no run of run.sh, which are named SYSTEM.SETTING-SEED; move it elsewhere")
     if "+" in seed:
         own = {"system": system, "setting": f"{setting}, ensemble", "seed": seed}
         found, files = [], ["test.json"]
@@ -62,8 +66,8 @@ def rows_of(folder: str) -> List[Dict]:
         own = {"system": system, "setting": setting, "seed": int(seed)}
         found, files = validation_of(folder), ["test.json", "induced_trees.json"]
     for file in files:
-        with open(os.path.join(folder, file), encoding="utf-8") as lines:
-            found += [("test", metric, value) for metric, value in json.load(lines).items()]
+        scores = read_json(os.path.join(folder, file))
+        found += [("test", metric, value) for metric, value in scores.items() if metric != "lines"]
     return [{**own, "split": split, "metric": metric, "value": value} for split, metric, value in found]
 
 
@@ -108,7 +112,7 @@ def table(rows: List[Dict]) -> str:
         kinds = (f"{what}_{whose}" for what in ("brackets", "previous") for whose in ("model", "uniform"))
         found = [_over_depths(rows, name, kind) for kind in kinds]
         lines.append([system, setting, ", ".join(seeds), *(cell(score[name]) for score in scores), *map(cell, found)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(map(markdown_row, lines))
 
 
 def _over_depths(rows: List[Dict], name: str, metric: str) -> List[float]:
@@ -119,14 +123,12 @@ def _over_depths(rows: List[Dict], name: str, metric: str) -> List[float]:
 
 def plot(rows: List[Dict], folder: str) -> None:
     """``by_depth.png`` and ``learning.png``."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure  # not pyplot: it would look for a display
 
     settings = {"none.sgd": "none", "flat.sgd": "flat", "tree.sgd": "tree", "uniform.sgd": "uniform trees"}
     scores = [means(rows, "test", f"length_to_failure@depth{depth}") for depth in DEPTHS]
-    figure, axes = pyplot.subplots(figsize=(5, 3.5))
+    figure = Figure(figsize=(5, 3.5), layout="tight")
+    axes = figure.add_subplot()
     for number, (name, label) in enumerate(settings.items()):
         values = [score[name] for score in scores if name in score]
         if values:
@@ -137,7 +139,8 @@ def plot(rows: List[Dict], folder: str) -> None:
         if label in PUBLISHED:
             axes.plot(DEPTHS, PUBLISHED[label], "--", color=f"C{number}", alpha=0.6)
     _finish(figure, axes, "depth", "right before the first error, %", os.path.join(folder, "by_depth.png"), DEPTHS)
-    figure, axes = pyplot.subplots(figsize=(5, 3.5))
+    figure = Figure(figsize=(5, 3.5), layout="tight")
+    axes = figure.add_subplot()
     for number, (name, label) in enumerate(settings.items()):
         curve = []
         while name in means(rows, "valid", f"length_to_failure@depth3_after_epoch{len(curve) + 1}"):
@@ -159,24 +162,30 @@ def _finish(figure, axes, x: str, y: str, path: str, ticks=None) -> None:
         axes.set_xticks(ticks)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4, handlelength=1.5)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
+    save_picture(figure, path)
 
 
-def main() -> None:
+@command
+def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", metavar="WORK_DIR")
     parser.add_argument("--command", default="bash scripts/experiments/tree_transduction/run.sh")
-    options = parser.parse_args()
+    parser.add_argument("--dest", default=HERE, metavar="DIR", help="where results.json, README.md and pictures are")
+    options = parser.parse_args(arguments)
+    check_folders({"WORK_DIR": options.work})
+    check_output_folders({"--dest": options.dest})
+    readme, results = (os.path.join(options.dest, name) for name in ("README.md", "results.json"))
+    check_inputs({"--dest": readme})
+    split_readme(readme)
+    check_picture("--dest", os.path.join(options.dest, "by_depth.png"))
     last = ("*/induced_trees.json", "*+*/test.json")  # what a run, and an ensemble, writes at its end
     done = sorted(os.path.dirname(path) for name in last for path in glob.glob(os.path.join(options.work, name)))
     if not done:
-        sys.exit(f"error: no finished run in {options.work}; run run.sh first")
-    results = os.path.join(HERE, "results.json")
+        raise InputError(f"{options.work}: no finished run; run run.sh first")
     add_rows(results, options.command, [row for folder in done for row in rows_of(folder)])
     content = read_results(results)
-    put_table(os.path.join(HERE, "README.md"), f"{table(content['rows'])}\n\n{sources(content)}")
-    plot(content["rows"], HERE)
+    put_table(readme, f"{table(content['rows'])}\n\n{sources(content)}")
+    plot(content["rows"], options.dest)
 
 
 if __name__ == "__main__":
