@@ -1,19 +1,19 @@
 """``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
 
-import os
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
-from fairseq import utils
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder, register_model
 from fairseq.modules import AdaptiveSoftmax
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution
+from fairseq_structattn.models.pretrained import is_built_for_checkpoint, load_pretrained
 from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
 from fairseq_structattn.modules.attention import Attend, AttentionSource, StructuredAttention
 from fairseq_structattn.modules.bridge import STARTS
+from fairseq_structattn.modules.embeddings import TiedOutput, WordEmbedding
 from fairseq_structattn.modules.parser_attention import SCORERS, ParserAttention, SoftHeads
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import DecoderRNN, SentenceRNN, State, stack_state, unstack_state
@@ -99,7 +99,8 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
             task: a fairseq task with ``source_dictionary`` and ``target_dictionary``
 
         Raises:
-            ValueError: options that cannot work, by name and value
+            ValueError: options that cannot work, by name and value; a file of pretrained embeddings that does not fit,
+                by line
         """
         options = RNNOptions.from_namespace(cfg)
         options.check()
@@ -109,8 +110,11 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
         decoder = RNNDecoder(options, task.target_dictionary, target_embedding, encoder.rnn.final_dim, attention)
         model = cls(encoder, decoder)
         _initialize(model, options.init_range)
-        _load_pretrained(source_embedding, task.source_dictionary, options.encoder_embed_path)
-        _load_pretrained(target_embedding, task.target_dictionary, options.decoder_embed_path)
+        if not is_built_for_checkpoint():
+            if options.encoder_embed_path:
+                load_pretrained(source_embedding, task.source_dictionary, "encoder", options.encoder_embed_path)
+            if options.decoder_embed_path:
+                load_pretrained(target_embedding, task.target_dictionary, "decoder", options.decoder_embed_path)
         return model
 
     def make_generation_fast_(
@@ -135,7 +139,7 @@ class RNNEncoder(FairseqEncoder):
     """
 
     def __init__(
-        self, options: RNNOptions, dictionary, embed_tokens: nn.Embedding, attention: Optional[StructuredAttention]
+        self, options: RNNOptions, dictionary, embed_tokens: WordEmbedding, attention: Optional[StructuredAttention]
     ):
         super().__init__(dictionary)
         self.embed_tokens = embed_tokens
@@ -236,7 +240,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         self,
         options: RNNOptions,
         dictionary,
-        embed_tokens: nn.Embedding,
+        embed_tokens: WordEmbedding,
         final_dim: int,
         attention: Optional[StructuredAttention],
     ):
@@ -273,9 +277,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         if options.adaptive_softmax_cutoff:
             return None
         if options.share_decoder_input_output_embed or options.share_all_embeddings:
-            projection = nn.Linear(options.decoder_out_embed_dim, words, bias=False)
-            projection.weight = self.embed_tokens.weight
-            return projection
+            return TiedOutput(self.embed_tokens)
         return nn.Linear(options.decoder_out_embed_dim, words)
 
     def _build_adaptive_softmax(self, options: RNNOptions, words: int) -> Optional[AdaptiveSoftmax]:
@@ -481,9 +483,9 @@ def _build_attention(options: RNNOptions) -> Optional[StructuredAttention]:
     )
 
 
-def _build_embeddings(options: RNNOptions, task) -> Tuple[nn.Embedding, nn.Embedding]:
+def _build_embeddings(options: RNNOptions, task) -> Tuple[WordEmbedding, WordEmbedding]:
     source_dictionary, target_dictionary = task.source_dictionary, task.target_dictionary
-    source = nn.Embedding(len(source_dictionary), options.encoder_embed_dim, source_dictionary.pad())
+    source = WordEmbedding(len(source_dictionary), options.encoder_embed_dim, source_dictionary.pad())
     source.weight.requires_grad = not options.encoder_freeze_embed
     if options.share_all_embeddings:
         if source_dictionary != target_dictionary:
@@ -492,7 +494,7 @@ def _build_embeddings(options: RNNOptions, task) -> Tuple[nn.Embedding, nn.Embed
                 "binarise again with fairseq-preprocess --joined-dictionary"
             )
         return source, source
-    target = nn.Embedding(len(target_dictionary), options.decoder_embed_dim, target_dictionary.pad())
+    target = WordEmbedding(len(target_dictionary), options.decoder_embed_dim, target_dictionary.pad())
     target.weight.requires_grad = not options.decoder_freeze_embed
     return source, target
 
@@ -503,19 +505,3 @@ def _initialize(model: nn.Module, init_range: float) -> None:
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             nn.init.zeros_(module.weight[module.padding_idx])
-
-
-def _load_pretrained(embedding: nn.Embedding, dictionary, path: Optional[str]) -> None:
-    if path is None:
-        return
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"no file of pretrained embeddings at {path} (--encoder- or --decoder-embed-path)")
-    vectors = utils.parse_embedding(path)
-    size = len(next(iter(vectors.values())))
-    if size != embedding.embedding_dim:
-        raise ValueError(
-            f"{path} holds embeddings of size {size}, the model's have {embedding.embedding_dim}: "
-            "set --encoder-embed-dim or --decoder-embed-dim to match"
-        )
-    utils.print_embed_overlap(vectors, dictionary)
-    utils.load_embedding(vectors, dictionary, embedding)

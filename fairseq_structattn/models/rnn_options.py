@@ -29,13 +29,15 @@ class RNNOptions(FairseqDataclass):
 
     cell: str = _option("lstm", f"recurrent cell: {', '.join(CELLS)}")
     encoder_embed_dim: int = _option(512, "size of source embeddings")
-    encoder_embed_path: Optional[str] = _option(None, "file of pretrained source embeddings")
+    encoder_embed_path: Optional[str] = _option(
+        None, "text file of pretrained source embeddings, a word and its numbers on each line"
+    )
     encoder_freeze_embed: bool = _option(False, "do not train source embeddings")
     encoder_hidden_size: int = _option(512, "units of an encoder layer, in each direction")
     encoder_layers: int = _option(1, "layers of the encoder; 0: the source states are embeddings, without order")
     encoder_bidirectional: bool = _option(False, "read the source in both directions")
     decoder_embed_dim: int = _option(512, "size of target embeddings")
-    decoder_embed_path: Optional[str] = _option(None, "file of pretrained target embeddings")
+    decoder_embed_path: Optional[str] = _option(None, "text file of pretrained target embeddings")
     decoder_freeze_embed: bool = _option(False, "do not train target embeddings")
     decoder_hidden_size: int = _option(512, "units of a decoder layer")
     decoder_layers: int = _option(1, "layers of the decoder")

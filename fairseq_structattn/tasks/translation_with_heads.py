@@ -37,8 +37,18 @@ class TranslationWithHeadsTask(TranslationTask):
     is cut off, and links of what is cut off are left out.
 
     Heads are read from ``{split}.heads.{source_lang}`` in the data directory, see
-    :class:`~fairseq_structattn.tasks.source_heads.SourceHeads`. Splits other than those to train on may do without.
+    :class:`~fairseq_structattn.tasks.source_heads.SourceHeads`. Splits other than those to train on may do without; so
+    may all, where the task comes with a checkpoint that has been trained.
     """
+
+    is_training = True
+
+    @classmethod
+    def setup_task(cls, cfg, **kwargs):
+        """See fairseq's ``FairseqTask``."""
+        task = super().setup_task(cfg, **kwargs)
+        task.is_training = not kwargs.get("from_checkpoint", False)
+        return task
 
     def load_dataset(self, split, epoch=1, combine=False, **kwargs):
         """Loads a split.
@@ -56,8 +66,8 @@ class TranslationWithHeadsTask(TranslationTask):
 
     def _add_heads(self, split, epoch):
         paths = utils.split_paths(self.cfg.data)
-        is_training = split == self.cfg.train_subset
-        folder = paths[(epoch - 1) % len(paths)] if is_training else paths[0]
+        is_train_subset = split == self.cfg.train_subset
+        folder = paths[(epoch - 1) % len(paths)] if is_train_subset else paths[0]
         path = os.path.join(folder, f"{split}.heads.{self.cfg.source_lang}")
         if os.path.exists(path):
             dataset = self.datasets[split]
@@ -68,7 +78,7 @@ class TranslationWithHeadsTask(TranslationTask):
                 )
             words, kept = word_counts(dataset.src, cut=False), word_counts(dataset.src)
             self.datasets[split] = WithSourceHeads(dataset, SourceHeads(path, words, kept))
-        elif is_training:
+        elif is_train_subset and self.is_training:
             raise FileNotFoundError(
                 f"--load-heads: no file {path}; it has a line for each source sentence, with the head of each of its "
                 "words (0 for the root)"

@@ -140,3 +140,13 @@ def test_without_the_option_it_is_fairseqs_task(data):
     made = task(data, load_heads=False)
     made.load_dataset("train")
     assert "source_heads" not in made.dataset("train").collater([made.dataset("train")[0]])
+
+
+def test_a_task_that_comes_with_a_checkpoint_does_without_heads(data):
+    (data / "train.heads.src").unlink()
+    made = task(data)
+    with pytest.raises(FileNotFoundError, match="--load-heads: no file"):
+        made.load_dataset("train")
+    loaded = type(made).setup_task(made.cfg, from_checkpoint=True)
+    loaded.load_dataset("train")
+    assert len(loaded.dataset("train")) == 120

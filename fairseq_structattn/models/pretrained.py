@@ -1,0 +1,104 @@
+"""Pretrained embeddings, from a text file as word2vec, GloVe and fastText write them: a word and its numbers on each
+line, with or without a first line that counts words and numbers."""
+
+import logging
+import math
+import os
+import sys
+from typing import List
+
+import torch
+
+from fairseq_structattn.modules.embeddings import WordEmbedding
+
+logger = logging.getLogger(__name__)
+
+
+def is_built_for_checkpoint() -> bool:
+    """Whether fairseq builds a model in order to load a checkpoint into it. It says so to all functions ``build_model``
+    that lead to that of the model, which asks here, but not to that one."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name == "build_model":
+        if frame.f_locals.get("from_checkpoint"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def load_pretrained(embedding: WordEmbedding, dictionary, side: str, path: str) -> None:
+    """Reads the vectors of all words in `dictionary` that the file knows; the others, and padding, stay as they are.
+
+    Without the file the embeddings have to come from a checkpoint: training is to be continued, for instance. A warning
+    says so, and a training without a checkpoint ends in FileNotFoundError.
+
+    Args:
+        side: ``"encoder"`` or ``"decoder"``, for messages
+        path: ``--encoder-embed-path`` or ``--decoder-embed-path``
+
+    Raises:
+        ValueError: a line that does not fit, by file, line and value; or no vector for any word
+    """
+    if not os.path.isfile(path):
+        missing = f"--{side}-embed-path {path}: no such file"
+        logger.warning(f"{missing}; the embeddings have to come from a checkpoint")
+        embedding.await_weights(f"{missing}, and no checkpoint to take the embeddings from")
+        return
+    reader = _Reader(path, side, embedding.embedding_dim)
+    known = {word: index for word, index in dictionary.indices.items() if index != embedding.padding_idx}
+    found = set()
+    with open(path, encoding="utf-8", newline="\n") as lines, torch.no_grad():
+        for word, numbers in reader.vectors(lines):
+            if word in known:
+                embedding.weight[known[word]] = torch.tensor(reader.parse(word, numbers))
+                found.add(word)
+    if not found:
+        raise ValueError(
+            f"--{side}-embed-path {path}: no vector for any of the {len(dictionary)} words of the dictionary; is it of "
+            "another language, or are its words split in another way?"
+        )
+    logger.info(f"--{side}-embed-path {path}: vectors for {len(found)} of {len(dictionary)} words")
+
+
+class _Reader:
+    """Lines of a file, with their number for messages."""
+
+    def __init__(self, path: str, side: str, size: int):
+        self.path, self.side, self.size, self.line = path, side, size, 0
+
+    def vectors(self, lines):
+        """Words and their numbers, as text."""
+        for line in self._decoded(lines):
+            word, *numbers = line.rstrip().split(" ")
+            if self.line == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
+                self._check_size(int(numbers[0]))
+            elif line.strip():
+                self._check_size(len(numbers))
+                yield word, numbers
+
+    def parse(self, word: str, numbers: List[str]) -> List[float]:
+        """The numbers of a vector."""
+        try:
+            parsed = [float(number) for number in numbers]
+        except ValueError as error:
+            raise self._error(f"the vector of {word!r} has something else than numbers: {error}") from None
+        if not all(map(math.isfinite, parsed)):
+            raise self._error(f"the vector of {word!r} has a number that is not finite")
+        return parsed
+
+    def _decoded(self, lines):
+        try:
+            for self.line, line in enumerate(lines, start=1):  # noqa: B020
+                yield line
+        except UnicodeDecodeError as error:
+            self.line += 1
+            raise self._error(f"no text in UTF-8: {error}; unpack or convert the file") from None
+
+    def _check_size(self, size: int) -> None:
+        if size != self.size:
+            raise self._error(
+                f"a vector of {size} numbers, but the model's embeddings have {self.size}: set --{self.side}-embed-dim "
+                "to match, or mend the file"
+            )
+
+    def _error(self, what: str) -> ValueError:
+        return ValueError(f"--{self.side}-embed-path: {self.path}, line {self.line}: {what}")
