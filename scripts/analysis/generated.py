@@ -59,9 +59,7 @@ def read_translations(path: str, count: int, lines: Optional[str] = None) -> Tra
     if not sentences:
         raise InputError(f"{path}: the file is empty; translate again")
     if len(sentences) != count:
-        raise InputError(
-            f"{path}: {len(sentences)} lines, but the reference has {count}; line n must translate line n"
-        )
+        raise InputError(f"{path}: {len(sentences)} lines, but the reference has {count}; line n must translate line n")
     return Translations(sentences, "text")
 
 

@@ -6,7 +6,7 @@
 
 The systems take turns, update by update, on the same batches of real sentences, so that what else the machine does
 falls on all of them alike. An update is one of fairseq's trainer: forward pass, loss, backward pass, clipping and Adam.
-BIN_DIR is a folder made by fairseq-preprocess, such as ``enja_chars/data/bin`` of ``scripts/experiments/enja_chars``.
+BIN_DIR is a folder made by fairseq-preprocess, such as ``enja/char/bin`` of ``scripts/experiments/enja``.
 """
 
 import argparse

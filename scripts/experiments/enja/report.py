@@ -1,0 +1,235 @@
+"""Makes the report of whatever runs there are: tables and pictures in the README.
+
+    python scripts/experiments/enja/report.py [RESULTS_DIR] [--dest DIR]
+
+Nothing is trained and no corpus is needed. A system without runs is shown as missing.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+from typing import Dict, List, Sequence
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPTS = os.path.join(HERE, "..", "..")
+sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis")]
+import pictures  # noqa: E402
+from comparison import BOUND_LABELS, Difference, Runs, bias, by_length, coupling, difference  # noqa: E402
+from files import command, read_json, write_lines  # noqa: E402
+from results import BEGIN, END, put_table  # noqa: E402
+from segments import Count  # noqa: E402
+from settings import MODELS, SEEDS, TITLES, TUNED, Name, chosen, finals, parse_name  # noqa: E402
+
+TESTS = ("test", "test2")
+MISSING = "–"
+
+
+class Results:
+    """The runs of a folder.
+
+    Attributes:
+        runs: of each system that is reported, in order, its results by seed; empty where there are none
+        tried: results of the trials by name
+    """
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.runs: Dict[Name, Runs] = {name: {} for group in finals() for name in group}
+        self.tried: Dict[str, Dict] = {}
+        for file in sorted(os.listdir(folder)):
+            if file.endswith(".json"):
+                self._add(os.path.join(folder, file))
+
+    def _add(self, path: str) -> None:
+        content = read_json(path, "name", "seed", "epochs")
+        name = parse_name(content["name"])
+        if name.trial is None:
+            self.runs.setdefault(name, {})[content["seed"]] = content
+        else:
+            self.tried[str(name)] = content
+
+    def baseline(self, name: Name) -> Runs:
+        return self.runs[name._replace(system="softmax")]
+
+    def differences(self, tests: Sequence[str]) -> Dict[Name, Difference]:
+        """To softmax, of all systems that have a seed in common with it."""
+        return {
+            name: difference(runs, self.baseline(name), tests)
+            for name, runs in self.runs.items()
+            if name.system != "softmax" and set(runs) & set(self.baseline(name))
+        }
+
+
+def best_epoch(run: Dict) -> Dict:
+    """The epoch whose checkpoint was taken."""
+    return max(run["epochs"], key=lambda epoch: epoch["valid_bleu"])
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean, and the standard deviation where there are several."""
+    if not values:
+        return MISSING
+    text = f"{statistics.mean(values):.{digits}f}"
+    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"
+
+
+def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table whose first `left` columns are text."""
+    rules = ["---"] * left + ["---:"] * (len(heads) - left)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [heads, rules, *lines])
+
+
+def label(name: Name) -> List[str]:
+    return [name.side.upper(), name.model, TITLES[name.system]]
+
+
+def score_table(results: Results) -> str:
+    """A line for each system; the first columns say how far the experiment is."""
+    heads = ["source", "model", "attention", "seeds", "valid, bits a word", "valid, BLEU"]
+    heads += [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS] + ["s an epoch"]
+    lines = []
+    for name, by_seed in results.runs.items():
+        runs = list(by_seed.values())
+        cells = [spread([best_epoch(run)["valid_nll"] for run in runs], 2)]
+        cells.append(spread([best_epoch(run)["valid_bleu"] for run in runs]))
+        cells += [spread([run["test"][test][key] for run in runs]) for key in ("bleu", "chrf") for test in TESTS]
+        seconds = [epoch["seconds"] for run in runs for epoch in run["epochs"]]
+        lines.append([*label(name), f"{len(runs)} of {len(SEEDS)}", *cells, str(min(seconds)) if seconds else MISSING])
+    return markdown(heads, lines, 3)
+
+
+def difference_table(results: Results) -> str:
+    """Each system against softmax: on both test sets alone, and together."""
+    sets = {"test": ["test"], "test2": ["test2"], "both": list(TESTS)}
+    found = {title: results.differences(tests) for title, tests in sets.items()}
+    heads = ["source", "model", "attention", "seeds", *sets, "seed by seed (both)"]
+    lines = [
+        [
+            *label(name),
+            ", ".join(map(str, both.seeds)),
+            *(_difference(found[title][name]) for title in sets),
+            ", ".join(f"{value:+.1f}" for value in both.each),
+        ]
+        for name, both in found["both"].items()
+    ]
+    return markdown(heads, lines, 4) if lines else "No system has been trained beside softmax yet."
+
+
+def _difference(found: Difference) -> str:
+    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}], p = {found.p:.3f}"
+
+
+def length_table(results: Results) -> str:
+    """BLEU of both test sets together by the number of characters."""
+    lines, sizes = [], []
+    for name, runs in results.runs.items():
+        if name.side == "char" and runs:
+            found = by_length(runs)
+            sizes = [size for size, _ in found]
+            lines.append([name.model, TITLES[name.system], *(spread(scores) for _, scores in found)])
+    if not lines:
+        return ""
+    heads = ["model", "attention", *(f"{text} ({size})" for text, size in zip(BOUND_LABELS, sizes))]
+    return markdown(heads, lines, 2)
+
+
+def boundary_table(results: Results) -> str:
+    """Whether segments end where words end; all seeds of a system together."""
+    heads = ["model", "attention", "selected", "precision", "recall", "F1", "random: precision", "recall", "F1"]
+    heads += ["per target word: precision", "random"]
+    lines = []
+    for name, by_seed in results.runs.items():
+        found = [run["boundaries"] for run in by_seed.values() if "boundaries" in run]
+        if not found:
+            continue
+        whole, steps = Count(), Count()
+        for own in found:
+            whole, steps = whole + Count(*own["sentence"]), steps + Count(*own["steps"])
+        thresholds = sorted({own["threshold"] for own in found})
+        how = "best segments" if thresholds == [0] else "p ≥ " + ", ".join(f"{value:g}" for value in thresholds)
+        scores = [f"{score:.1f}" for score in (*whole.scores, *whole.chance_scores)]
+        scores += [f"{steps.scores[0]:.1f}", f"{steps.chance_scores[0]:.1f}"]
+        lines.append([name.model, TITLES[name.system], how, *scores])
+    return markdown(heads, lines, 3) if lines else ""
+
+
+def coupling_table(results: Results) -> str:
+    """J and the bias after each epoch, mean over seeds."""
+    lines = []
+    for name, by_seed in results.runs.items():
+        tables = [[epoch["pairwise"] for epoch in run["epochs"]] for run in by_seed.values()]
+        if tables and tables[0][0] is not None:
+            cells = {}
+            for what, value in (("J", coupling), ("bias", bias)):
+                if what == "bias" or name.system != "uncoupled":
+                    cells[what] = [spread([value(table) for table in epoch], 2) for epoch in zip(*tables)]
+            lines += [[*label(name), what, *values] for what, values in cells.items()]
+    if not lines:
+        return ""
+    longest = max(map(len, lines))
+    heads = ["source", "model", "attention", "after epoch", *map(str, range(1, longest - 3))]
+    return markdown(heads, [line + [""] * (longest - len(line)) for line in lines], 4)
+
+
+def trial_table(results: Results) -> str:
+    """What was tried before, and what was chosen."""
+    lines = []
+    for text, run in results.tried.items():
+        name, best = parse_name(text), min(epoch["valid_nll"] for epoch in run["epochs"])
+        bleu = f"{best_epoch(run)['valid_bleu']:.1f}"
+        lines.append([name.model, TITLES[name.system], name.trial.replace(",", ", "), f"{best:.3f}", bleu])
+    table = markdown(["model", "attention", "trial", "valid, bits a word", "valid, BLEU"], lines, 3) if lines else ""
+    return table + "".join(_choice(model, results.folder) for model in MODELS)
+
+
+def _choice(model: str, folder: str) -> str:
+    try:
+        points = {system: chosen(model, system, folder) for system in TUNED}
+    except ValueError:
+        return f"\n\n{model}: not all trials have been made."
+    said = "; ".join(f"{system}: lr {point['lr']}, dropout {point['dropout']}" for system, point in points.items())
+    return f"\n\n{model}: chosen {said}."
+
+
+def origin(results: Results) -> str:
+    """What made the runs."""
+    runs = [run for by_seed in results.runs.values() for run in by_seed.values()]
+    lines = {", ".join(f"{name} {version}" for name, version in run["versions"].items()) for run in runs}
+    lines = [f"{line}; {machine}." for line in sorted(lines) for machine in sorted({run["machine"] for run in runs})]
+    tests = [test for run in runs for test in run["test"].values()]
+    signatures = sorted({test[key] for test in tests for key in ("signature", "chrf_signature")})
+    made = "bash scripts/experiments/enja/run.sh --corpus FOLDER"
+    return "  \n".join([f"`{made}`", *lines, *(f"`{one}`" for one in signatures)])
+
+
+def sections(results: Results) -> List[str]:
+    made = sum(len(runs) for runs in results.runs.values())
+    wanted = len(SEEDS) * len(results.runs)
+    return [
+        f"### Scores: {made} of {wanted} runs\n\n" + score_table(results),
+        "### Against softmax\n\n" + difference_table(results),
+        "### By length of the source, characters\n\n" + length_table(results),
+        "### Ends of segments and of words\n\n" + boundary_table(results),
+        "### What the chain learned\n\n" + coupling_table(results),
+        "### Trials\n\n" + trial_table(results),
+        origin(results),
+    ]
+
+
+@command
+def main(arguments=None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="?", default=os.path.join(HERE, "results"), metavar="RESULTS_DIR")
+    parser.add_argument("--dest", default=HERE, metavar="DIR", help="where README.md and pictures are (default: here)")
+    options = parser.parse_args(arguments)
+    readme = os.path.join(options.dest, "README.md")
+    if not os.path.exists(readme):
+        write_lines(readme, [BEGIN, END])
+    results = Results(options.results)
+    shown = "\n".join(f"![{title}]({file})" for title, file in pictures.draw_all(results, options.dest))
+    put_table(readme, "\n\n".join(part for part in [shown, *sections(results)] if part))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Japanese to English: does structured attention pay? Six kinds of attention, two models, characters, words and pieces.
+#
+#     bash scripts/experiments/enja/run.sh [--corpus FOLDER] [--dry-run] [WORK_DIR] [NAME ...]
+#
+# FOLDER (or the variable DATA) has train, dev and test .ja and .en of small_parallel_enja. It is needed once.
+# WORK_DIR (default: enja) takes data, checkpoints and logs. Each finished run leaves one small file in results/ beside this
+# script; one that is there is not made again, so that the experiment can be spread over days and machines.
+# NAME is a run, SIDE.MODEL.SYSTEM, or SIDE.MODEL, trials.paper, trials.modern, finals, report. Without names: all trials, then
+# all runs, in the order of their weight. SEEDS (default: 1 2 3), JOBS (trainings at a time, default 1) and PYTHON may be set; each
+# training uses one core. --dry-run goes the whole way with tiny models, results in WORK_DIR.
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+here=scripts/experiments/enja
+corpus=${DATA:-}
+tiny=()
+positional=()
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --corpus)
+            [ $# -gt 1 ] || { echo "error: --corpus needs a folder" >&2; exit 1; }
+            corpus=$2
+            shift
+            ;;
+        --dry-run) tiny=(--tiny) ;;
+        -*) echo "error: unknown option $1; see the head of $here/run.sh" >&2; exit 1 ;;
+        *) positional+=("$1") ;;
+    esac
+    shift
+done
+work=${positional[0]:-enja}
+names=("${positional[@]:1}")
+seeds=${SEEDS:-1 2 3}
+jobs=${JOBS:-1}
+python=${PYTHON:-python}
+results=$here/results
+[ ${#tiny[@]} = 0 ] || results=$work/results
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+mkdir -p "$work" "$results"
+. scripts/experiments/queue.sh
+
+one() { # NAME SEED
+    "$python" $here/one_run.py "$1" "$2" --work "$work" --results "$results" ${tiny[@]+"${tiny[@]}"}
+}
+
+prepare() { # SIDE ...
+    local side missing=()
+    for side in "$@"; do [ -e "$work/$side/fingerprint" ] || missing+=("$side"); done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    [ -e "$corpus/train.ja" ] || {
+        echo "error: no train.ja in ${corpus:-any folder}: name the folder of small_parallel_enja by DATA or --corpus;" \
+            "https://github.com/odashi/small_parallel_enja has it" >&2
+        return 1
+    }
+    "$python" $here/prepare.py "$corpus" "$work" "${missing[@]}" ${tiny[@]+--held-out 20} > "$work/prepare.log" 2>&1 || {
+        tail -n 20 "$work/prepare.log" >&2
+        return 1
+    }
+}
+
+report() {
+    "$python" $here/report.py "$results" ${tiny[@]+--dest "$work"}
+}
+
+[ ${#names[@]} -gt 0 ] || names=(trials.paper trials.modern finals)
+if [ "${names[*]}" != report ]; then
+    planned=$("$python" $here/settings.py "${names[@]}") # groups of names, a line each
+    # shellcheck disable=SC2046  # sides are words
+    prepare $(tr ' ' '\n' <<< "$planned" | cut -d. -f1 | sort -u)
+    while read -r group; do
+        own=$seeds
+        [[ "$group" != *@* ]] || own=1 # a trial
+        # shellcheck disable=SC2086  # names are words
+        queue "$jobs" "$own" $group
+    done <<< "$planned"
+fi
+report

@@ -1,0 +1,201 @@
+"""What the runs of this experiment are: their names, and the options of fairseq-train that a name stands for.
+
+A run is ``SIDE.MODEL.SYSTEM``, such as ``char.paper.chain``; with ``@lr=…,dropout=…`` behind it, it is a trial:
+shorter, for choosing those two on validation data.
+"""
+
+import os
+import re
+import sys
+from typing import Dict, Iterator, List, NamedTuple, Optional
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from files import InputError, command, read_json  # noqa: E402
+
+SIDES = ("char", "word", "pieces")
+SEEDS = (1, 2, 3)
+
+# Of fairseq-train, by system; the options of the models come behind and win.
+SYSTEMS = {
+    "softmax": ["--arch", "structattn_rnn_simple"],
+    "softmax_2": ["--arch", "structattn_rnn_simple", "--attention-scale", "2"],
+    "sigmoid": ["--arch", "structattn_rnn_sigmoid"],
+    "sigmoid_2": ["--arch", "structattn_rnn_sigmoid", "--attention-normalize", "sum", "--attention-scale", "2"],
+    "chain": ["--arch", "structattn_rnn_crf"],
+    "uncoupled": ["--arch", "structattn_rnn_crf", "--attention-distribution", "uncoupled-chain"],
+}
+TITLES = {
+    "softmax": "softmax",
+    "softmax_2": "softmax, λ = 2",
+    "sigmoid": "sigmoid",
+    "sigmoid_2": "sigmoid, normalised, λ = 2",
+    "chain": "chain",
+    "uncoupled": "chain, J = 0",
+}
+TUNED = ("softmax", "chain")  # the others take what is chosen for the chain
+
+
+class Model(NamedTuple):
+    """Options of fairseq-train that all systems share, how long they train, and what is tried out before."""
+
+    options: List[str]
+    epochs: int
+    trial_epochs: int
+    grid: List[Dict[str, str]]
+
+
+def _sizes(embedding: int, encoder: int, decoder: int, layers: int) -> List[str]:
+    return (
+        f"--encoder-embed-dim {embedding} --encoder-hidden-size {encoder} --encoder-layers {layers} "
+        f"--decoder-embed-dim {embedding} --decoder-hidden-size {decoder} --decoder-layers {layers} "
+        f"--decoder-out-embed-dim {decoder if layers > 1 else embedding}"
+    ).split()
+
+
+MODELS = {
+    # Kim et al. 2017, section 4.2, in a smaller size: one direction, zero start state, no input feeding, SGD, gradients
+    # of norm 1, a loss summed over sentences. Batches of 32, not of 128: of the paper's 117,000 updates on ten times as
+    # many sentences a quarter of an hour allows some 10,000.
+    "paper": Model(
+        _sizes(192, 256, 256, layers=2)
+        + "--optimizer sgd --clip-norm 1 --sentence-avg --label-smoothing 0 --pairwise-l2 0.005".split()
+        + "--batch-size 32".split(),
+        epochs=9,
+        trial_epochs=3,
+        grid=[{"lr": lr, "dropout": dropout} for lr, dropout in (("2", "0.2"), ("2", "0.3"), ("4", "0.2"))],
+    ),
+    # The penalty of the paper beside a loss that is a mean over words, of which a sentence has nine.
+    "modern": Model(
+        _sizes(192, 192, 384, layers=1)
+        + "--encoder-bidirectional --decoder-start bridge --input-feeding --optimizer adam --clip-norm 1 "
+        "--label-smoothing 0.1 --pairwise-l2 0.0005 --max-tokens 2000".split(),
+        epochs=5,
+        trial_epochs=2,
+        grid=[{"lr": lr, "dropout": dropout} for lr, dropout in (("0.002", "0.2"), ("0.002", "0.3"), ("0.004", "0.2"))],
+    ),
+}
+TINY = "--encoder-embed-dim 8 --encoder-hidden-size 8 --decoder-embed-dim 8 --decoder-hidden-size 8".split()
+TINY += "--decoder-out-embed-dim 8 --batch-size 8".split()
+
+TRIAL = re.compile(r"^lr=[\d.]+,dropout=[\d.]+$")
+
+SEARCH = {"beam": 5, "max_len_a": 1.2, "max_len_b": 10}
+
+
+class Name(NamedTuple):
+    """A run without its seed."""
+
+    side: str
+    model: str
+    system: str
+    trial: Optional[str] = None  # "lr=1,dropout=0.3"
+
+    def __str__(self) -> str:
+        return f"{self.side}.{self.model}.{self.system}" + ("" if self.trial is None else f"@{self.trial}")
+
+
+def parse_name(text: str) -> Name:
+    """InputError where `text` names no run of this experiment."""
+    name, _, trial = text.partition("@")
+    parts = name.split(".")
+    for part, known in zip(parts + [""] * 3, (SIDES, tuple(MODELS), tuple(SYSTEMS))):
+        if part not in known:
+            raise InputError(f"unknown run {text}: {part or 'nothing'} is none of {' '.join(known)}")
+    if len(parts) > 3:
+        raise InputError(f"unknown run {text}: SIDE.MODEL.SYSTEM has three parts")
+    if trial and not TRIAL.match(trial):
+        raise InputError(f"unknown trial {text}: after @ stands what is tried, as in lr=2,dropout=0.3")
+    return Name(*parts, trial or None)
+
+
+def trials(model: str) -> List[Name]:
+    """As many for softmax as for the chain."""
+    return [Name("char", model, system, _trial_text(point)) for point in MODELS[model].grid for system in TUNED]
+
+
+def finals() -> List[List[Name]]:
+    """All runs that are reported, in groups, the more telling ones first."""
+    controls = [system for system in SYSTEMS if system not in TUNED]
+    groups = [[Name("char", model, system) for system in systems] for model in MODELS for systems in (TUNED, controls)]
+    others = [[Name(side, "paper", system) for system in ("softmax", "chain", "sigmoid")] for side in SIDES[1:]]
+    return groups + others
+
+
+def plan(words: List[str]) -> List[List[Name]]:
+    """Groups of runs, in order, that names stand for: names of runs, ``trials.MODEL``, ``SIDE.MODEL`` and ``finals``.
+
+    Raises:
+        InputError: a name that is none of them
+    """
+    groups = []
+    for word in words:
+        of_word = [group for group in finals() if word in ("finals", f"{group[0].side}.{group[0].model}")]
+        if of_word:
+            groups += of_word
+        elif word.startswith("trials.") and word[7:] in MODELS:
+            groups.append(trials(word[7:]))
+        else:
+            groups.append([parse_name(word)])
+    return groups
+
+
+def _trial_text(point: Dict[str, str]) -> str:
+    return ",".join(f"{option}={value}" for option, value in point.items())
+
+
+def chosen(model: str, system: str, results: str) -> Dict[str, str]:
+    """Learning rate and dropout of a system: those whose trial has the lowest validation loss.
+
+    Raises:
+        InputError: a trial is missing
+    """
+    tuned = system if system in TUNED else "chain"
+    losses = {}
+    for name, point in zip([name for name in trials(model) if name.system == tuned], MODELS[model].grid):
+        path = os.path.join(results, f"{name}-1.json")
+        if not os.path.exists(path):
+            raise InputError(f"{name}: this trial has to be made before any run is: run.sh WORK_DIR trials.{model}")
+        losses[min(epoch["valid_nll"] for epoch in read_json(path, "epochs")["epochs"])] = point
+    return losses[min(losses)]
+
+
+def train_options(name: Name, results: str, tiny: bool = False) -> List[str]:
+    """Of fairseq-train, all that decides what comes out but for data and seed."""
+    model = MODELS[name.model]
+    point = dict(part.split("=") for part in name.trial.split(",")) if name.trial else None
+    epochs = model.epochs if point is None else model.trial_epochs
+    point = point or chosen(name.model, name.system, results)
+    options = SYSTEMS[name.system] + model.options + ["--lr", point["lr"], "--dropout", point["dropout"]]
+    options += [word for place in _dropout_places(name.model) for word in (place, point["dropout"])]
+    epochs = 2 if tiny else epochs
+    options += ["--max-epoch", str(epochs)] + _schedule(name.model, epochs)
+    return options + (TINY if tiny else [])
+
+
+def _dropout_places(model: str) -> Iterator[str]:
+    """The paper has dropout between layers and on the attentional state only, which the architectures know."""
+    if model == "modern":
+        for side in ("encoder", "decoder"):
+            yield from (f"--{side}-dropout-in", f"--{side}-dropout-out")
+
+
+def _schedule(model: str, epochs: int) -> List[str]:
+    """SGD: in the last third of the epochs each has half the rate of the one before. Adam: down to zero, after a
+    warm-up."""
+    if model == "paper":
+        return ["--lr-scheduler", "fixed", "--lr-shrink", "0.5", "--force-anneal", str(epochs - epochs // 3 + 1)]
+    updates = epochs * UPDATES_OF_MODERN
+    return f"--lr-scheduler polynomial_decay --warmup-updates 200 --total-num-update {updates}".split()
+
+
+UPDATES_OF_MODERN = 400  # an epoch in batches of 2,000 tokens
+
+
+@command
+def main(arguments=None) -> None:
+    names = sys.argv[1:] if arguments is None else arguments
+    print("\n".join(" ".join(map(str, group)) for group in plan(names)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""scripts/experiments/enja: which runs there are, what they keep, how systems are compared, and the whole way once."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from helpers_scripts import SCRIPTS, load_script
+
+HERE = SCRIPTS / "experiments" / "enja"
+sys.path.insert(0, str(HERE))
+prepare = load_script("experiments/enja/prepare.py")
+report = load_script("experiments/enja/report.py")
+one_run = load_script("experiments/enja/one_run.py")
+
+import comparison  # noqa: E402
+import kept_statistics  # noqa: E402
+import segments  # noqa: E402
+import settings  # noqa: E402
+from attention_records import AttentionRecord  # noqa: E402
+from paired_tests import p_value, sentence_statistics  # noqa: E402
+
+WORDS = "the a cat dog sees runs and two of them very slowly".split()
+VERSIONS = {"python": "3.11.7", "sacrebleu": "2.6.0"}
+
+
+def sentences(rng, count):
+    return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))) for _ in range(count)]
+
+
+def spoiled(rng, lines, share):
+    return [" ".join(rng.choice(WORDS) if rng.random() < share else word for word in line.split()) for line in lines]
+
+
+def epoch(number, pairwise=None):
+    return {"train_nll": 4, "valid_nll": 4 - number / 2, "valid_bleu": 9.0 + number, "seconds": 7, "pairwise": pairwise}
+
+
+def write_trials(folder):
+    """Of which the second is the best for softmax and the last for the chain."""
+    folder.mkdir(exist_ok=True)
+    for model in settings.MODELS:
+        losses = {"softmax": [3.0, 2.0, 2.5], "chain": [3.0, 2.0, 1.5]}
+        for system, own in losses.items():
+            names = [name for name in settings.trials(model) if name.system == system]
+            for name, loss in zip(names, own):
+                content = {"name": str(name), "seed": 1, "epochs": [{**epoch(1), "valid_nll": loss}]}
+                (folder / f"{name}-1.json").write_text(json.dumps(content))
+
+
+# The runs
+
+
+def test_plan_has_all_runs_the_more_telling_ones_first():
+    groups = settings.plan(["finals"])
+    names = [str(name) for group in groups for name in group]
+    assert names[:2] == ["char.paper.softmax", "char.paper.chain"] and len(names) == len(set(names)) == 18
+    sides = Counter(name.rpartition(".")[0] for name in names)
+    assert sides == {"char.paper": 6, "char.modern": 6, "word.paper": 3, "pieces.paper": 3}
+    assert settings.plan(["char.paper"]) == groups[:2]
+    tried = settings.trials("paper")
+    assert Counter(name.system for name in tried) == {"softmax": 3, "chain": 3}
+    assert all(settings.parse_name(str(name)) == name for name in tried)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("char.paper.max", "max is none of softmax softmax_2 sigmoid sigmoid_2 chain uncoupled"),
+        ("char.paper", "nothing is none of softmax"),
+        ("kana.paper.chain", "kana is none of char word pieces"),
+        ("char.paper.chain.x", "has three parts"),
+        ("char.paper.chain@lr", "after @ stands what is tried"),
+    ],
+)
+def test_unknown_runs_are_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        settings.parse_name(name)
+
+
+def test_controls_take_what_was_chosen_for_the_chain(tmp_path):
+    with pytest.raises(ValueError, match=r"char.paper.softmax@\S+: this trial has to be made before .* trials.paper"):
+        settings.train_options(settings.parse_name("char.paper.softmax"), str(tmp_path))
+    write_trials(tmp_path)
+    first, second, last = ([point["lr"], point["dropout"]] for point in settings.MODELS["paper"].grid)
+    for system in settings.SYSTEMS:
+        options = settings.train_options(settings.Name("word", "paper", system), str(tmp_path))
+        expected = second if system == "softmax" else last
+        assert [options[options.index(f"--{option}") + 1] for option in ("lr", "dropout")] == expected
+
+
+def test_models_are_those_that_were_asked_for(tmp_path):
+    fairseq = pytest.importorskip("fairseq.options")
+    from fairseq import utils
+
+    from fairseq_structattn.models.rnn_options import RNNOptions
+
+    utils.import_user_module(type("Options", (), {"user_dir": str(HERE / "uncoupled_chain")}))
+    write_trials(tmp_path)
+
+    def options(name):
+        words = settings.train_options(settings.parse_name(name), str(tmp_path)) + one_run.ALWAYS
+        given = fairseq.parse_args_and_arch(fairseq.get_training_parser(), ["data", *words])
+        return given, RNNOptions.from_namespace(given)
+
+    given, paper = options("char.paper.chain")
+    assert (paper.encoder_layers, paper.decoder_layers, paper.decoder_start) == (2, 2, "zero")
+    assert not paper.encoder_bidirectional and not paper.input_feeding
+    assert (given.optimizer, given.sentence_avg, given.pairwise_l2, given.clip_norm) == ("sgd", True, 0.005, 1)
+    given, modern = options("char.modern.chain")
+    assert (modern.encoder_layers, modern.encoder_bidirectional, modern.input_feeding) == (1, True, True)
+    assert (given.optimizer, given.label_smoothing, given.sentence_avg) == ("adam", 0.1, False)
+    chosen = float(settings.MODELS["modern"].grid[2]["dropout"])
+    assert modern.dropout_of("decoder_dropout_in") == modern.dropout_of("layer_dropout") == chosen
+    found = {}
+    for system in settings.SYSTEMS:
+        one = options(f"char.paper.{system}")[1]
+        found[system] = (one.attention_distribution, one.attention_scale, one.attention_normalize)
+    assert found == {
+        "softmax": ("softmax", 1, "none"),
+        "softmax_2": ("softmax", 2, "none"),
+        "sigmoid": ("sigmoid", 1, "none"),
+        "sigmoid_2": ("sigmoid", 2, "sum"),
+        "chain": ("linear-chain", 2, "sum"),
+        "uncoupled": ("uncoupled-chain", 2, "sum"),
+    }
+
+
+def test_without_coupling_a_chain_is_a_sigmoid_with_a_bias():
+    pytest.importorskip("fairseq")
+    from uncoupled_chain import UncoupledChain
+
+    torch.manual_seed(1)
+    scores, table = torch.randn(2, 7, dtype=torch.float64), torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
+    marginals = UncoupledChain.from_scores(scores, None, table).marginals
+    checkered = torch.tensor([[1, -1], [-1, 1]], dtype=torch.float64)
+    projected = table.detach() - comparison.coupling(table.detach().tolist()) / 4 * checkered
+    assert abs(comparison.coupling(projected.tolist())) < 1e-12
+    bias = comparison.bias(projected.tolist())
+    assert torch.allclose(marginals[:, 1:-1], torch.sigmoid(scores + bias)[:, 1:-1])
+    (gradient,) = torch.autograd.grad((marginals * torch.randn_like(marginals)).sum(), table)
+    assert abs(comparison.coupling(gradient.tolist())) < 1e-7
+
+
+# The data
+
+
+def test_test_sentences_have_no_translation_that_is_trained_on():
+    targets = ["a", "b", "a", "c", "d", "e", "b", "f"]
+    train, held_out = prepare.split(list(targets), targets, 3)
+    assert held_out == [4, 5, 7] and train == [0, 1, 2, 3, 6]
+
+
+# What a run keeps
+
+
+def test_kept_statistics_are_all_that_bleu_needs():
+    rng = random.Random(3)
+    references = sentences(rng, 40)
+    hypotheses = spoiled(rng, references, 0.3)
+    hypotheses[5] = ""
+    kept = kept_statistics.encode_translations(hypotheses, references)
+    assert len(kept) == 40 * 5
+    lengths = kept_statistics.encode([len(line.split()) for line in references])
+    found = kept_statistics.decode_translations(kept, lengths)
+    assert (found == sentence_statistics(hypotheses, references, "none")).all()
+
+
+def test_long_sentences_are_not_kept_wrongly():
+    with pytest.raises(ValueError, match="a sentence has 64 tokens; 63 is the most"):
+        kept_statistics.encode([3, 64])
+    with pytest.raises(ValueError, match="statistics of 1 translations, but 2 references"):
+        kept_statistics.decode_translations("00000", "12")
+
+
+# Comparisons
+
+
+def made_run(rng, references, share, name="char.paper.softmax", seed=1):
+    table = [[0.1, -0.2], [0.0, 0.7]] if "chain" in name or "uncoupled" in name else None
+    tests = {}
+    for test, own in references.items():
+        tests[test] = one_run.scores(spoiled(rng, own, share), own, [" ".join("x" * 12)] * (len(own) - 1) + ["x x"])
+    weights = {"id": 3, "score": -0.5, "source": ["猫", "</s>"], "target": ["cat", "</s>"], "segments": None}
+    return {
+        "name": name, "seed": seed, "kind": "final", "fingerprint": "0", "options": "", "versions": VERSIONS,
+        "machine": "a machine", "epochs": [epoch(1, table), epoch(2, table)], "test": tests,
+        "attention": [{**weights, "weights": [[0.9, 0.1], [0.2, 0.8]]}],
+        "boundaries": {"threshold": 0.2, "sentence": [10, 5, 8, 4.0], "steps": [20, 5, 30, 9.0]},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def references():
+    rng = random.Random(5)
+    return {"test": sentences(rng, 30), "test2": sentences(rng, 50)}
+
+
+def test_identical_systems_do_not_differ(references):
+    run = made_run(random.Random(1), references, 0.3)
+    found = comparison.difference({1: run, 2: run}, {1: run, 2: run}, ["test", "test2"])
+    assert found.seeds == [1, 2] and found.each == [0, 0] and (found.low, found.high, found.p) == (0, 0, 1)
+
+
+def test_differences_are_those_of_bleu_and_paired_seed_by_seed(references):
+    better = {seed: made_run(random.Random(seed), references, 0.15, seed=seed) for seed in (1, 2)}
+    worse = {seed: made_run(random.Random(9 + seed), references, 0.4, seed=seed) for seed in (2, 3)}
+    found = comparison.difference(better, worse, ["test"])
+    assert found.seeds == [2]
+    scores = [runs[2]["test"]["test"]["bleu"] for runs in (better, worse)]
+    assert found.each == [pytest.approx(scores[0] - scores[1], abs=2e-3)]
+    assert 0 < found.low < found.mean < found.high and found.p < 0.01
+    near = {seed: made_run(random.Random(20 + seed), references, 0.35, seed=seed) for seed in (2, 3)}
+    mine = comparison.difference(near, worse, ["test"])
+    kinds = comparison.rows(worse[2], ["test"]), comparison.rows(near[2], ["test"])
+    one = comparison.difference({2: near[2]}, worse, ["test"])
+    assert one.p == pytest.approx(p_value("bs", *kinds, 1000, 1), abs=0.05)  # other samples
+    assert mine.low > one.low or mine.high < one.high  # two seeds tell more than one
+
+
+def test_lengths_are_those_of_the_source(references):
+    run = made_run(random.Random(1), references, 0.0)
+    found = comparison.by_length({1: run})
+    assert [size for size, _ in found] == [2, 78, 0, 0] and found[1][1] == [pytest.approx(100)]
+
+
+# Boundaries
+
+
+def test_boundaries_lie_between_characters():
+    assert segments.word_boundaries("これ は 本") == {2, 3}
+    assert segments.boundaries([(0, 2), (3, 5)], 4) == {2, 3}  # 5 is behind </s>
+    assert segments.above([0.5, 0.1, 0.6, 0.7], 0.5) == [(0, 1), (2, 4)]
+
+
+def test_counts_of_a_sentence_and_of_chance():
+    found = segments.counts([[(0, 2)], [(1, 2)]], {2, 3}, 4)
+    assert found["steps"] == (3, 2, 4, pytest.approx(2.0)) and found["sentence"] == (2, 1, 2, pytest.approx(4 / 3))
+    assert found["sentence"].scores == (50, 50, 50)
+    assert found["sentence"].chance_scores == pytest.approx((200 / 3, 200 / 3, 200 / 3))
+    assert segments.Count().scores == (0, 0, 0)
+
+
+def test_thresholds_are_chosen_by_f1():
+    marginals = [[0.45, 0.45, 0.05, 0.05], [0.05, 0.05, 0.45, 0.25], [1.0, 0.0, 0.0, 0.0]]
+    record = AttentionRecord(
+        0, 0, 0.0, True, list("これは") + ["</s>"], ["a", "b", "</s>"], marginals, marginals=marginals
+    )
+    assert segments.best_threshold([record], ["これ は"]) == 0.1
+    assert segments.measure([record], ["これ は"], 0.4)["sentence"] == (1, 1, 1, 0.5)
+
+
+# The report
+
+
+def test_report_of_what_there_is(tmp_path, references):
+    results, made = tmp_path / "results", tmp_path / "made"
+    made.mkdir()
+    write_trials(results)
+    for name, share, seeds in (("char.paper.softmax", 0.4, (1, 2)), ("char.paper.chain", 0.2, (1,))):
+        for seed in seeds:
+            run = made_run(random.Random(f"{name}{seed}"), references, share, name, seed)
+            one_run.write_compact(str(results / f"{name}-{seed}.json"), run)
+    (made / "README.md").write_text("before\n<!-- table: begin -->\n<!-- table: end -->\nafter\n")
+    report.main([str(results), "--dest", str(made)])
+    text = (made / "README.md").read_text(encoding="utf-8")
+    assert text.startswith("before\n") and text.endswith("after\n") and "Scores: 3 of 54 runs" in text
+    lines = text.splitlines()
+    assert any(line.startswith("| CHAR | paper | softmax | 2 of 3 | 3.00 ± 0.00 | 11.0 ± 0.0 | ") for line in lines)
+    assert any(line.startswith("| WORD | paper | chain | 0 of 3 | – | – | – |") for line in lines)
+    (against,) = [line for line in lines if line.startswith("| CHAR | paper | chain | 1 | ")]
+    assert against.count("p = ") == 3
+    assert any(line.startswith("| CHAR | paper | chain | J | 1.00 | 1.00 |") for line in lines)
+    assert any(
+        line == "| paper | softmax | p ≥ 0.2 | 50.0 | 62.5 | 55.6 | 40.0 | 50.0 | 44.4 | 25.0 | 45.0 |"
+        for line in lines
+    )
+    grid = settings.MODELS["paper"].grid
+    assert f"paper: chosen softmax: lr {grid[1]['lr']}, dropout {grid[1]['dropout']}; chain: lr {grid[2]['lr']}" in text
+    for picture in ("answer.png", "learning.png", "by_length.png", "attention.png"):
+        assert f"]({picture})" in text and (made / picture).stat().st_size > 5000
+
+
+def test_report_without_runs_invents_none(tmp_path):
+    (tmp_path / "results").mkdir()
+    report.main([str(tmp_path / "results"), "--dest", str(tmp_path)])
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "Scores: 0 of 54 runs" in text and text.count("| 0 of 3 |") == 18 and ".png" not in text
+
+
+# The whole way
+
+
+def call(*arguments, **environment):
+    environment = {**os.environ, "DATA": "", "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", **environment}
+    command = ["bash", str(HERE / "run.sh"), *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ["WORK", "trials.paper"],
+            "no train.ja in any folder: name the folder of small_parallel_enja by DATA or",
+        ),
+        (["WORK", "nonsense"], "unknown run nonsense: nonsense is none of char word pieces"),
+        (["--corpus"], "--corpus needs a folder"),
+        (["--data", "x"], "unknown option --data"),
+    ],
+)
+def test_wrong_calls_are_answered(tmp_path, arguments, message):
+    done = call("--dry-run", *[str(tmp_path / "work") if word == "WORK" else word for word in arguments])
+    assert done.returncode != 0 and message in done.stderr
+
+
+@pytest.mark.slow
+def test_from_raw_text_to_the_report(tmp_path):
+    pytest.importorskip("fairseq")
+    rng = random.Random(4)
+    corpus, work = tmp_path / "corpus", tmp_path / "work"
+    corpus.mkdir()
+    for split, count in (("train", 80), ("dev", 6), ("test", 30)):
+        english = sentences(rng, count)
+        kana = {word: "猫犬見走二遅"[len(word) % 6] + "ん" * (number % 3) for number, word in enumerate(WORDS)}
+        japanese = [" ".join(kana[word] for word in line.split()) for line in english]
+        (corpus / f"{split}.en").write_text("\n".join(english) + "\n", encoding="utf-8")
+        (corpus / f"{split}.ja").write_text("\n".join(japanese) + "\n", encoding="utf-8")
+    write_trials(work.parent / "trials")
+    work.mkdir()
+    (work.parent / "trials").rename(work / "results")
+    arguments = ["--dry-run", "--corpus", corpus, work, "char.paper.chain"]
+    done = call(*arguments, SEEDS="2")
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((work / "results" / "char.paper.chain-2.json").read_text(encoding="utf-8"))
+    assert len(kept["epochs"]) == 2 and np.shape(kept["epochs"][1]["pairwise"]) == (2, 2)
+    assert len(kept["test"]["test2"]["statistics"]) == 20 * 5 and kept["boundaries"]["threshold"] == 0
+    assert [record["id"] for record in kept["attention"]] == [12, 17, 21, 24, 26]
+    assert "Scores: 1 of 54 runs" in (work / "README.md").read_text(encoding="utf-8")
+    again = call(*arguments, SEEDS="2", DATA="")
+    assert again.returncode == 0 and "training" not in again.stdout
+    (work / "char" / "fingerprint").write_text("other data\n")
+    stale = one_run.Run("char.paper.chain", 2, str(work), str(work / "results"), tiny=True)
+    assert not stale.is_done()
