@@ -6,14 +6,14 @@ items of a batch that lets go of the interpreter lock, and a pool of ``torch.get
 """
 
 import functools
-import hashlib
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Callable
 
 import torch
+
+from .kernel_cache import KernelCache
 
 # Enough to share out unequal items, few enough for the cost of a call.
 PARTS_PER_THREAD = 4
@@ -30,27 +30,14 @@ def available() -> bool:
 
 
 def kernel(function: Callable) -> Callable:
-    """Decorator: compile at the first call and keep the machine code on disk.
+    """Decorator: compile at the first call, of which the user is told, and keep the machine code on disk.
 
     For the sake of vector instructions, sums may be reordered, and a division by 0 raises nothing; nothing is assumed
     about infinities or NaN.
     """
-    try:
-        compiled = _compiler(cache=True)(function)
-    except RuntimeError:
-        # No place on this machine may be written to.
-        return _compiler()(function)
-    # numba takes machine code from the disk as long as the file of the kernel is the same, whatever became of the
-    # files of the subroutines compiled into it.
-    compiled._cache._cache_file._source_stamp = _stamp_of_sources()
+    compiled = _compiler()(function)
+    compiled._cache = KernelCache(compiled)
     return compiled
-
-
-@functools.lru_cache(maxsize=None)
-def _stamp_of_sources() -> str:
-    """Changes when any file of this package does."""
-    sources = sorted(Path(__file__).parent.rglob("*.py"))
-    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 
 def subroutine(function: Callable) -> Callable:

@@ -1,4 +1,4 @@
-"""The machinery of compiled kernels: threads, forks, a machine without numba or without a place for a cache."""
+"""The machinery of compiled kernels: threads, forks, a machine without numba."""
 
 import os
 import subprocess
@@ -75,20 +75,6 @@ def test_a_forked_process_gets_its_own_threads():
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
 
 
-def test_kernels_compile_where_no_cache_can_be_kept(monkeypatch):
-    njit = numba.njit
-
-    def refuse_cache(cache=False, **options):
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(**options)
-
-    monkeypatch.setattr(numba, "njit", refuse_cache)
-    items = np.zeros(2)
-    compiled.kernel(lambda first, stride, items: None)(0, 1, items)
-    assert (items == 0).all()
-
-
 def test_functions_stay_plain_where_there_is_no_numba(monkeypatch):
     assert compiled.kernel_if_available(lambda: None).py_func() is None
     monkeypatch.setattr(compiled, "available", lambda: False)
@@ -154,20 +140,3 @@ def test_plain_pytorch_serves_without_numba(monkeypatch):
     assert compiled_for(CPU) is None
     with use_backend("cpu"), pytest.raises(ImportError, match="pip install numba"):
         compiled_for(CPU)
-
-
-def test_kept_machine_code_is_of_these_sources(monkeypatch):
-    def twice(first, stride, items):
-        items *= 2
-
-    stamps = []
-    for sources in ("before", "after"):
-        monkeypatch.setattr(compiled, "_stamp_of_sources", lambda sources=sources: sources)
-        doubling = compiled.kernel(twice)
-        doubling(0, 1, np.ones(1))
-        stamps.append((sum(doubling.stats.cache_hits.values()), sum(doubling.stats.cache_misses.values())))
-    # The second time the code on the disk belongs to other sources.
-    assert stamps[1] == (0, 1)
-    again = compiled.kernel(twice)
-    again(0, 1, np.ones(1))
-    assert sum(again.stats.cache_hits.values()) == 1
