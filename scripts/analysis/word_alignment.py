@@ -3,6 +3,7 @@
     python scripts/analysis/word_alignment.py --records attention.jsonl --words sentencepiece > alignment.txt
     … --source-words characters --target-words tokens
     … --source-words characters --source-text test.segmented.ja --target-words tokens
+    … --source-words sentencepiece --source-text test.segmented.ja --target-words tokens
 
 prints one line a record of export_attention.py, in their order: links ``i-j`` in the manner of Pharaoh, source word i
 to target word j, both counted from 0. Each target word is linked with the source word that it attends to most; one that
@@ -12,7 +13,9 @@ attends to no word at all is left out, and so is the end of the sentence, its la
 How tokens make words:
 
 ``tokens``         each is one
-``sentencepiece``  a word begins where a piece begins with ▁; pieces of bytes such as <0xE3> are read as text
+``sentencepiece``  a word begins where a piece begins with ▁; pieces of bytes such as <0xE3> are read as text. With
+                   --source-text or --target-text words are those of a text, whose spaces the pieces need not know; a
+                   piece that spans several makes one of them
 ``subword_nmt``    a piece that ends in @@ goes on in the next
 ``characters``     a word begins behind a space, which is a token ▁ or what --space names; where the corpus was rid of
                    spaces, --source-text or --target-text has the words, one sentence a line, as the data was before
@@ -27,6 +30,7 @@ import argparse
 import os
 import re
 import sys
+import unicodedata
 from dataclasses import replace
 from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -45,6 +49,7 @@ from files import InputError, check_inputs, check_outputs, command, read_lines, 
 
 SPACE = "\u2581"  # ▁, how sentencepiece and fairseq's character encoding write a space
 CONTINUED = "@@"
+UNKNOWN = "<unk>"
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 BYTES = re.compile(f"(?:{BYTE.pattern})+")
 
@@ -115,6 +120,30 @@ def words_of_text(characters: Sequence[str], text: str) -> List[Word]:
             f"'{''.join(characters[start:])}' stands behind the end of the text; give that of the data"
         )
     return found
+
+
+def words_of_pieces(pieces: Sequence[str], text: str) -> List[Word]:
+    """Words of `text` from pieces that sentencepiece found in it, or in the same text without its spaces.
+
+    Where a piece spans words, they are one. Characters are compared as sentencepiece normalises them (NFKC); ``<unk>``
+    stands for any that there are.
+
+    Raises:
+        AlignmentError: `text` has other characters
+    """
+    words = [unicodedata.normalize("NFKC", word) for word in text.split()]
+    bare = [piece.replace(SPACE, "") for piece in pieces]
+    pattern = "".join("(.+?)" if piece == UNKNOWN else f"({re.escape(piece)})" for piece in bare)
+    found = re.fullmatch(pattern, "".join(words), re.DOTALL)
+    if found is None:
+        raise AlignmentError(f"'{''.join(bare)}' stands where the text has '{text}'; give the text of the data")
+    starts_of_words = {len("".join(words[:count])) for count in range(1, len(words))}
+    begins, begun = [], 0
+    for number in range(1, len(pieces) + 1):
+        # a ▁ alone has no characters: it goes with the piece behind it, at the end with the one before
+        begins.append(number == 1 or (found.start(number) > begun and found.start(number) in starts_of_words))
+        begun = found.start(number) if begins[-1] else begun
+    return _words(bare, begins, str)
 
 
 SCHEMES = {
@@ -190,7 +219,8 @@ class Side(NamedTuple):
         """The words of a sentence without ``</s>``."""
         try:
             if self.text is not None:
-                return words_of_text(tokens, self._line(sentence))
+                of_text = words_of_pieces if self.scheme == "sentencepiece" else words_of_text
+                return of_text(tokens, self._line(sentence))
             return character_words(tokens, self.space) if self.scheme == "characters" else SCHEMES[self.scheme](tokens)
         except AlignmentError as error:
             raise AlignmentError(f"sentence {sentence}: {error}") from None
@@ -265,8 +295,8 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
     for side in ("source", "target"):
         scheme = getattr(options, f"{side}_words") or options.words
         setattr(options, f"{side}_words", scheme)
-        if getattr(options, f"{side}_text") and scheme != "characters":
-            parser.error(f"--{side}-text is for characters; --{side}-words is {scheme}")
+        if getattr(options, f"{side}_text") and scheme not in ("characters", "sentencepiece"):
+            parser.error(f"--{side}-text is for characters and pieces of sentencepiece; --{side}-words is {scheme}")
     return options
 
 

@@ -81,6 +81,21 @@ def test_characters_without_spaces_take_the_words_of_a_text():
             word_alignment.words_of_text(characters, text)
 
 
+def test_pieces_without_spaces_take_the_words_of_a_text():
+    pieces = ["▁", "私には", "10", "<unk>", "見", "える", "。", "▁"]
+    assert spans(word_alignment.words_of_pieces(pieces, "私 に は １０ 匹 見え る 。")) == [
+        ("私には", 0, 2),
+        ("10", 2, 3),
+        ("<unk>", 3, 4),
+        ("見える", 4, 6),
+        ("。", 6, 8),
+    ]
+    assert spans(word_alignment.words_of_pieces(["▁un", "do", "▁it"], "undo it")) == [("undo", 0, 2), ("it", 2, 3)]
+    assert word_alignment.words_of_pieces([], "") == []
+    with pytest.raises(AlignmentError, match="'ab' stands where the text has 'a c'; give"):
+        word_alignment.words_of_pieces(["▁ab"], "a c")
+
+
 # "▁un" "do" "▁it" </s>  →  "▁mach" "▁es" "▁rück" "gängig" </s>, weights of a chain: rows sum to 2.
 SOURCE = ["▁un", "do", "▁it", "</s>"]
 TARGET = ["▁mach", "▁es", "▁rück", "gängig", "</s>"]
@@ -156,6 +171,17 @@ def test_command(tmp_path, capsys):
     assert (tmp_path / "new" / "links.txt").read_text().splitlines()[1] == "0-0"
     assert [one.source for one in read_records(merged)][1] == ["ab", "</s>"]
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_command_with_pieces_and_the_words_of_a_text(tmp_path, capsys):
+    records, text, merged = str(tmp_path / "a.jsonl"), tmp_path / "text", str(tmp_path / "words.jsonl")
+    write_records(records, [record(["▁猫", "は走る", "。", "</s>"], ["x", "</s>"], [[0.4, 0.3, 0.2, 0.1]] * 2)])
+    text.write_text("猫は 走る 。\n", encoding="utf-8")
+    command = ["--records", records, "--source-words", "sentencepiece", "--source-text", str(text)]
+    word_alignment.main([*command, "--merged", merged])
+    assert capsys.readouterr().out == "0-0\n"
+    (found,) = read_records(merged)
+    assert found.source == ["猫は走る", "。", "</s>"] and found.weights[0] == pytest.approx([0.7, 0.2, 0.1])
 
 
 def test_command_with_the_words_of_a_text(tmp_path, capsys):
