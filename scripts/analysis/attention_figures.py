@@ -18,7 +18,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from attention_records import AttentionRecord  # noqa: E402
 from figure_fonts import displayed, font_families, text_widths  # noqa: E402
 from files import InputError  # noqa: E402
-from pictures import DOTS_PER_INCH, check_picture, save_picture  # noqa: E402
+from picture_files import DOTS_PER_INCH, check_picture, save_picture  # noqa: E402
 from tree_figures import BEST_COLOUR, draw_tree, tree_height  # noqa: E402
 
 # Sizes in inches. A token has the same size in every heatmap, so that sentences can be compared.

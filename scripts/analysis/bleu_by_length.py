@@ -30,7 +30,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from files import InputError, check_inputs, check_outputs, command, read_lines, write_json  # noqa: E402
 from generated import Translations, add_lines_option, read_translations  # noqa: E402
 from paired_tests import DEFAULT_TRIALS, LEAST_TRIALS, p_value, sentence_statistics  # noqa: E402
-from pictures import check_picture, save_picture  # noqa: E402
+from picture_files import check_picture, save_picture  # noqa: E402
 from results import machine, markdown_row, versions  # noqa: E402
 from score_bleu import bleu_metric, check_resamples, read_references  # noqa: E402
 

@@ -80,8 +80,9 @@ def read_hypotheses(path: str, count: int, lines: Optional[str] = None) -> Trans
             is not in the corpus, or that has an H- line and no D- line
     """
     file = _Generated(path, count)
-    for number, line in numbered_lines(path):
-        file.add(number, line)
+    last = 0
+    for last, line in numbered_lines(path):
+        file.add(last, line)
     chosen = lines or ("D" if file.found["D"] else "H")
     if chosen == "D" and lines is None:
         file.check_pairs()
@@ -89,8 +90,8 @@ def read_hypotheses(path: str, count: int, lines: Optional[str] = None) -> Trans
     missing = next((index for index in range(count) if index not in found), None)
     if missing is not None:
         raise InputError(
-            f"{path}: {count - len(found)} of {count} sentences have no translation, the first is {chosen}-{missing}; "
-            + AGAIN
+            f"{path}, line {last}, its last: {count - len(found)} of {count} sentences have no translation, the first is "
+            f"{chosen}-{missing}; {AGAIN}"
         )
     return Translations([found[index] for index in range(count)], chosen)
 

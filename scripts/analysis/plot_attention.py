@@ -21,7 +21,7 @@ REPOSITORY = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from attention_records import AttentionRecord, check_records, read_records, without_end  # noqa: E402
 from files import InputError, check_outputs, command  # noqa: E402
-from pictures import check_picture  # noqa: E402
+from picture_files import check_picture  # noqa: E402
 
 SENTENCES_OF_A_PICTURE = 3
 

@@ -217,7 +217,7 @@ def test_options_that_make_no_sense_are_refused(corpus, more, message):
     [
         ("--system", [], r"spoiled: the file is empty"),
         ("--system", ["one"] * 3, r"spoiled: 3 lines, but the reference has 60"),
-        ("--system", ["H-0\t-1\tone"], r"spoiled: 59 of 60 sentences have no translation, the first is H-1"),
+        ("--system", ["H-0\t-1\tone"], r"spoiled, line 1, its last: 59 of 60 sentences have no translation"),
         ("--source", ["one"] * 59, r"--source .*spoiled has 59 lines but --reference .*ref has 60"),
         ("--source", [], r"--source .*spoiled: the file is empty"),
         ("--reference", [], r"--reference .*spoiled: the file is empty"),

@@ -58,7 +58,7 @@ def test_plain_text(tmp_path):
 @pytest.mark.parametrize(
     "text, count, message",
     [
-        ("".join(BLOCKS), 3, r"out: 1 of 3 sentences have no translation, the first is D-2"),
+        ("".join(BLOCKS), 3, r"out, line 12, its last: 1 of 3 sentences have no translation, the first is D-2"),
         ("".join(BLOCKS), 1, r"out, line 3: H-1 is beyond the 1 lines"),
         ("".join(BLOCKS * 2), 2, r"out, line 15: H-1 was there before: were two outputs written to one file"),
         (BLOCKS[0] * 2, 2, r"out, line 8: H-1 was there before"),
@@ -66,7 +66,7 @@ def test_plain_text(tmp_path):
         ("".join(BLOCKS)[:-3], 2, r"out, line 12: D-0 is cut off"),
         (BLOCKS[0] + "H-0\t-0.2", 2, r"out, line 6: H-0 is cut off"),
         (BLOCKS[0] + "H-0\t-0.2\n", 2, r"out, line 6: H-0 is cut off"),
-        ("", 1, "out: 1 of 1 sentences have no translation"),
+        ("", 1, "out, line 0, its last: 1 of 1 sentences have no translation"),
     ],
 )
 def test_what_is_incomplete_or_too_much_is_refused(tmp_path, text, count, message):

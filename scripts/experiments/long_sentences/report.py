@@ -15,7 +15,7 @@ sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
 from bleu_by_length import Comparison, buckets, measure, plot  # noqa: E402
 from files import InputError, check_folders, check_inputs, check_output_folders, command, read_lines  # noqa: E402
 from generated import Translations, read_translations  # noqa: E402
-from pictures import check_picture  # noqa: E402
+from picture_files import check_picture  # noqa: E402
 from results import add_rows, log_records, markdown_row, put_table, read_results, sources, split_readme  # noqa: E402
 
 SYSTEMS = ("vanilla", "bahdanau", "luong_general", "crf")

@@ -23,7 +23,7 @@ sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
 from export_attention import check_model, load_dataset, load_models  # noqa: E402
 from figure_fonts import displayed  # noqa: E402
 from files import InputError, check_outputs, command  # noqa: E402
-from pictures import check_picture, save_picture  # noqa: E402
+from picture_files import check_picture, save_picture  # noqa: E402
 from tree_figures import draw_tree  # noqa: E402
 
 USER_DIR = os.path.join(SCRIPTS, "..", "fairseq_structattn")
