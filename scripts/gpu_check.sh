@@ -9,15 +9,16 @@
 # The package and its extras test, quickstart and benchmark must be installed for ${PYTHON:-python3}; what is not (SuPar for
 # instance) is left out of the comparison. Data are generated: German number words, and formulas for the trees.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh"
+structattn_usage "$0" --dry-run 1 "$@"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 python="${PYTHON:-python3}"
 dry=""
-if [[ "${1:-}" == --dry-run ]]; then
-    dry=1
-    shift
-fi
-work="${1:-gpu_check}"
+work=gpu_check
+for argument in "$@"; do
+    if [[ "$argument" == --dry-run ]]; then dry=1; else work="$argument"; fi
+done
 benchmark=scripts/benchmark
 
 say() { printf '==> %s (%ss)\n' "$*" "$SECONDS"; }

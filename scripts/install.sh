@@ -10,6 +10,7 @@
 # conda's base does not count as active: it is shared by everything else on the machine.
 set -euo pipefail
 
+source "$(dirname "${BASH_SOURCE[0]}")/usage.sh"
 STRUCTATTN_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 structattn_say() { printf '==> %s\n' "$*"; }
@@ -102,6 +103,7 @@ structattn_install() {
 }
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
+    structattn_usage "$0" "" 2 "$@"
     structattn_install "$@"
     structattn_say "ready: $STRUCTATTN_PYTHON"
 fi

@@ -9,6 +9,7 @@
 # it does only what is not done or what was done with other options.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+structattn_usage "$0" "" 1 "$@"
 
 work="${1:-$STRUCTATTN_ROOT/quickstart}"
 scripts="$STRUCTATTN_ROOT/scripts"

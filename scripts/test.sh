@@ -8,6 +8,7 @@
 # Tests of the page of attention need a browser, Debian's packages chromium and chromium-driver; without it they are skipped.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
+structattn_usage "$0" "--" 1 "$@"
 
 interpreter=""
 if [[ $# -gt 0 && "$1" != -- ]]; then
@@ -15,8 +16,7 @@ if [[ $# -gt 0 && "$1" != -- ]]; then
     shift
 fi
 if [[ $# -gt 0 ]]; then
-    [[ "$1" == -- ]] || structattn_die "unexpected argument '$1'; usage: bash scripts/test.sh [PYTHON] [-- PYTEST_ARGUMENTS]"
-    shift
+    shift # --
 fi
 
 structattn_install test,fast,quickstart,plot "$interpreter"

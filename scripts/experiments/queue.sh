@@ -1,4 +1,5 @@
-# Sourced by the run.sh of an experiment: its trainings, some at a time.
+# Sourced by the run.sh of an experiment: its trainings, some at a time, and how it answers --help and wrong calls.
+source "$(dirname "${BASH_SOURCE[0]}")/../usage.sh"
 
 # queue JOBS SEEDS NAME ...; calls the function `one NAME SEED` for each seed and name, at most JOBS at a time. Fails at
 # the end if a call failed. Stopped, it stops the trainings too: left alone they would go on, and the next run.sh would
@@ -22,3 +23,8 @@ queue() {
     set +m
     [ "$failed" = 0 ] || { echo "a run failed, see above; run again to continue" >&2; return 1; }
 }
+
+if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
+    structattn_usage "$0" "" 0 "$@"
+    structattn_refuse "$0" "it is there to be sourced"
+fi

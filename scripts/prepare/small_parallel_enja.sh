@@ -11,6 +11,8 @@
 #
 # The Python of the active environment runs it, or the one that PYTHON names; fairseq must be installed there.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../usage.sh"
+structattn_usage "$0" "--words --characters --dest= --source-threshold= --target-threshold=" 1 "$@"
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 # One state of the corpus, so that everybody trains on the same sentences.
@@ -57,19 +59,10 @@ while [[ $# -gt 0 ]]; do
         --words) tokens=words ;;
         --characters) tokens=characters ;;
         --dest | --source-threshold | --target-threshold)
-            [[ $# -gt 1 ]] || die "$1 needs a value"
             if [[ "$1" == --dest ]]; then dest="$2"; else thresholds+=("$1" "$2"); fi
             shift
             ;;
-        -h | --help)
-            sed -n '2,/^set/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'
-            exit
-            ;;
-        -*) die "unknown option $1; see bash $0 --help" ;;
-        *)
-            [[ -z "$source_dir" ]] || die "two source folders: $source_dir and $1; name one"
-            source_dir="$1"
-            ;;
+        *) source_dir="$1" ;;
     esac
     shift
 done

@@ -310,7 +310,7 @@ def call(*arguments, **environment):
             "no train.ja in any folder: name the folder of small_parallel_enja by DATA or",
         ),
         (["WORK", "nonsense"], "unknown run nonsense: nonsense is none of char word pieces"),
-        (["--corpus"], "--corpus needs a folder"),
+        (["--corpus"], "--corpus needs a value"),
         (["--data", "x"], "unknown option --data"),
     ],
 )

@@ -25,13 +25,13 @@ def call(*arguments, **environment):
         ([], "no train.lc.norm.tok.en in any folder: name it by DATA or --corpus"),
         (["nonsense"], "unknown system nonsense, choose from vanilla bahdanau luong_general crf"),
         (["--data", "x"], "unknown option --data"),
-        (["--corpus"], "--corpus needs a folder"),
+        (["--corpus"], "--corpus needs a value"),
     ],
 )
 def test_wrong_calls_are_answered(tmp_path, arguments, message):
-    work = [] if arguments and arguments[0].startswith("--") else [tmp_path]
-    done = call(*work, *arguments)
-    assert done.returncode == 1 and message in done.stderr
+    option = bool(arguments) and arguments[0].startswith("--")
+    done = call(*([] if option else [tmp_path]), *arguments)
+    assert done.returncode == (2 if option else 1) and message in done.stderr
 
 
 def test_missing_files_of_the_corpus_are_named(tmp_path):

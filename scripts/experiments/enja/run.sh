@@ -10,6 +10,8 @@
 # all runs, in the order of their weight. SEEDS (default: 1 2 3), JOBS (trainings at a time, default 1) and PYTHON may be set; each
 # training uses one core. --dry-run goes the whole way with tiny models, results in WORK_DIR.
 set -euo pipefail
+. "$(dirname "$0")/../queue.sh"
+structattn_usage "$0" "--corpus= --dry-run" - "$@"
 cd "$(dirname "$0")/../../.."
 here=scripts/experiments/enja
 corpus=${DATA:-}
@@ -18,12 +20,10 @@ positional=()
 while [ $# -gt 0 ]; do
     case "$1" in
         --corpus)
-            [ $# -gt 1 ] || { echo "error: --corpus needs a folder" >&2; exit 1; }
             corpus=$2
             shift
             ;;
         --dry-run) tiny=(--tiny) ;;
-        -*) echo "error: unknown option $1; see the head of $here/run.sh" >&2; exit 1 ;;
         *) positional+=("$1") ;;
     esac
     shift
@@ -37,7 +37,6 @@ results=$here/results
 [ ${#tiny[@]} = 0 ] || results=$work/results
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 mkdir -p "$work" "$results"
-. scripts/experiments/queue.sh
 
 one() { # NAME SEED
     "$python" $here/one_run.py "$1" "$2" --work "$work" --results "$results" ${tiny[@]+"${tiny[@]}"}

@@ -9,6 +9,8 @@
 # bahdanau luong_general crf. Interrupted, it continues; what is done is not repeated. SEEDS (default: 1), UPDATES, JOBS
 # (trainings at a time, default 1) and PYTHON may be set; each training uses one core.
 set -euo pipefail
+. "$(dirname "$0")/../queue.sh"
+structattn_usage "$0" "--corpus=" - "$@"
 cd "$(dirname "$0")/../../.."
 here=scripts/experiments/long_sentences
 corpus=${DATA:-}
@@ -16,11 +18,9 @@ positional=()
 while [ $# -gt 0 ]; do
     case "$1" in
         --corpus)
-            [ $# -gt 1 ] || { echo "error: --corpus needs a folder" >&2; exit 1; }
             corpus=$2
             shift
             ;;
-        -*) echo "error: unknown option $1; usage: bash $here/run.sh --corpus FOLDER [WORK_DIR] [SYSTEM ...]" >&2; exit 1 ;;
         *) positional+=("$1") ;;
     esac
     shift
@@ -35,7 +35,6 @@ jobs=${JOBS:-1}
 python=${PYTHON:-python}
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 mkdir -p "$work"
-. scripts/experiments/queue.sh
 
 check_corpus() {
     local split language

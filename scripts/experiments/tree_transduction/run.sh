@@ -7,6 +7,8 @@
 # setting below. Interrupted, it continues; what is done is not repeated. SEEDS and JOBS (trainings at a time, default 1)
 # may be set; each training uses one core.
 set -euo pipefail
+. "$(dirname "$0")/../queue.sh"
+structattn_usage "$0" "" - "$@"
 cd "$(dirname "$0")/../../.."
 here=scripts/experiments/tree_transduction
 work=${1:-tree_transduction}
@@ -17,7 +19,6 @@ jobs=${JOBS:-1}
 python=${PYTHON:-python}
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 mkdir -p "$work"
-. scripts/experiments/queue.sh
 
 depths=(2 3 4 5 6)
 all=(none.sgd flat.sgd tree.sgd nonprojective.sgd uniform.sgd flat.sgd_no_tanh tree.sgd_no_tanh flat.adam tree.adam
