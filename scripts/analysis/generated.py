@@ -90,8 +90,8 @@ def read_hypotheses(path: str, count: int, lines: Optional[str] = None) -> Trans
     missing = next((index for index in range(count) if index not in found), None)
     if missing is not None:
         raise InputError(
-            f"{path}, line {last}, its last: {count - len(found)} of {count} sentences have no translation, the first is "
-            f"{chosen}-{missing}; {AGAIN}"
+            f"{path}, line {last}, its last: {count - len(found)} of {count} sentences have no translation, the first "
+            f"is {chosen}-{missing}; {AGAIN}"
         )
     return Translations([found[index] for index in range(count)], chosen)
 
