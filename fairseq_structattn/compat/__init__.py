@@ -13,6 +13,8 @@ from .batches import repair_batch_by_size, repair_get_buckets, repair_numpy_comp
 from .checkpoints import repair_checkpoint_loading
 from .deciding import announce, logger
 from .generation import repair_diverse_beams, repair_ngram_blocking, repair_sampling, repair_source_length
+from .processes import repair_processes_on_cpu
+from .unknown_words import repair_unknown_words
 
 ENVIRONMENT_VARIABLE = "STRUCTATTN_COMPAT"
 AT_ONCE = {
@@ -30,6 +32,8 @@ WHEN_USED = (
     repair_diverse_beams,
     repair_sampling,
     repair_source_length,
+    repair_unknown_words,
+    repair_processes_on_cpu,
 )
 
 

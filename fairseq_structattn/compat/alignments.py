@@ -79,7 +79,7 @@ def aligning_what_is_there(stock, decision):
 
 
 def _no_alignment():
-    return ValueError("--print-alignment: the model has no attention, so nothing is aligned; leave the option out")
+    return ValueError("--print-alignment, --replace-unk: the model has no attention, so nothing is aligned; do without")
 
 
 def repair_scored_alignment():

@@ -6,20 +6,11 @@ python distributed_worker.py FILE ARGUMENT ...
 import sys
 
 import torch
-from fairseq.models import distributed_fairseq_model
 from fairseq.trainer import Trainer
 from fairseq_cli import train
 
-DistributedDataParallel = distributed_fairseq_model.DistributedDataParallel
-
-
-def on_cpu(**options):
-    """PyTorch's wrapper; it takes no device for a model on the CPU, and fairseq always names one."""
-    return DistributedDataParallel(**{**options, "device_ids": None, "output_device": None})
-
 
 def main(path, arguments):
-    distributed_fairseq_model.DistributedDataParallel = on_cpu
     received, train_step, trainers = {}, Trainer.train_step, []
 
     def observed_step(trainer, samples, *args, **kwargs):

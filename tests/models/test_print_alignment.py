@@ -82,9 +82,9 @@ def test_beams_that_are_not_filled_are_aligned(kind):
 
 def test_a_model_without_attention_is_told_about():
     model, sample = build("structattn_rnn_vanilla"), batch(SOURCES, TARGETS)
-    with pytest.raises(ValueError, match="--print-alignment: the model has no attention"):
+    with pytest.raises(ValueError, match="--print-alignment, --replace-unk: the model has no attention"):
         SequenceGeneratorWithAlignment([model], DICTIONARY, beam_size=2, max_len_b=4).generate([model], sample)
-    with pytest.raises(ValueError, match="--print-alignment: the model has no attention"):
+    with pytest.raises(ValueError, match="--print-alignment, --replace-unk: the model has no attention"):
         SequenceScorer(DICTIONARY, compute_alignment="hard").generate([model], sample)
     # Who does not ask for alignments is not bothered.
     assert len(SequenceScorer(DICTIONARY).generate([model], sample)) == len(SOURCES)

@@ -171,3 +171,14 @@ def test_ensemble_of_a_model_with_itself_is_the_model(model):
     for one, other in zip(alone, twice):
         assert one[0]["tokens"].tolist() == other[0]["tokens"].tolist()
         torch.testing.assert_close(one[0]["attention"], other[0]["attention"], atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_torch_compile_changes_nothing():
+    model, sample = build("structattn_rnn_crf"), batch(SOURCE, TARGET)
+    expected = log_probs(model, sample)
+    compiled = torch.compile(model, backend="eager")
+    scores, _ = compiled(**sample["net_input"])
+    found = scores.log_softmax(-1).gather(-1, sample["target"].unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(found.masked_fill(sample["target"].eq(DICTIONARY.pad()), 0.0), expected)
