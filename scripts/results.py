@@ -1,7 +1,8 @@
 """Results of experiments and benchmarks: one file format, how it is written, and the tables made from it.
 
 A file of results is ``{"command", "versions", "machine", "rows"}``. Rows of an experiment are
-``{system, setting, seed, split, metric, value}``; those of a benchmark have columns of their own.
+``{system, setting, seed, split, metric, value}``; those of a benchmark have columns of their own. A row that another
+command, other versions or another machine made than the file names has these three in a column ``made_with``.
 
     python scripts/results.py score --results R --system S … --bleu BLEU --train-log LOG
     python scripts/results.py table --results R --readme README.md
@@ -31,6 +32,7 @@ from files import (  # noqa: E402
 )
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+SOURCE = ("command", "versions", "machine")
 PACKAGES = ("torch", "numpy", "sacrebleu", "fairseq", "ve-fairseq", "fairseq-fixed")
 
 
@@ -69,7 +71,10 @@ def read_results(path: str) -> Dict:
 
 
 def add_rows(path: str, command: str, rows: List[Dict]) -> None:
-    """Adds `rows` to `path`; a row replaces an older one of the same system, setting, seed, split and metric."""
+    """Adds `rows` to `path`; a row replaces an older one of the same system, setting, seed, split and metric.
+
+    Rows that stay keep their source.
+    """
     results = read_results(path)
     columns = ("system", "setting", "seed", "split", "metric")
     if not all(set(columns) <= set(row) for row in results["rows"]):
@@ -78,16 +83,36 @@ def add_rows(path: str, command: str, rows: List[Dict]) -> None:
     def key(row):
         return tuple(row[name] for name in columns)
 
-    merged = OrderedDict((key(row), row) for row in [*results["rows"], *rows])
-    content = {"command": command, "versions": versions(), "machine": machine(), "rows": list(merged.values())}
-    write_json(path, content)
+    content = {"command": command, "versions": versions(), "machine": machine()}
+    merged = OrderedDict((key(row), row) for row in [*_kept(results["rows"], results, content), *rows])
+    write_json(path, {**content, "rows": list(merged.values())})
 
 
 def replace_rows(path: str, content: Dict, same: Sequence[str]) -> None:
-    """Writes results; of an older file at `path` stay the rows that agree with no new one in all the columns `same`."""
+    """Writes results; of an older file at `path` stay the rows that agree with no new one in all the columns `same`.
+
+    They keep their source.
+    """
     new = {tuple(row[column] for column in same) for row in content["rows"]}
-    kept = [row for row in read_results(path)["rows"] if tuple(row[column] for column in same) not in new]
-    write_json(path, {**content, "rows": kept + content["rows"]})
+    old = read_results(path)
+    kept = [row for row in old["rows"] if tuple(row[column] for column in same) not in new]
+    write_json(path, {**content, "rows": _kept(kept, old, content) + content["rows"]})
+
+
+def source_of(row: Dict, results: Dict) -> Dict:
+    """The command, the versions and the machine that made a row of `results`."""
+    return row.get("made_with") or {part: results[part] for part in SOURCE}
+
+
+def _kept(rows: List[Dict], old: Dict, new: Dict) -> List[Dict]:
+    """Rows of the file `old`, to go into the file `new`, each with its source where that is not the file's."""
+    made = []
+    for row in rows:
+        source = source_of(row, old)
+        bare = {column: value for column, value in row.items() if column != "made_with"}
+        same = all(source[part] == new[part] for part in SOURCE)
+        made.append(bare if same else {**bare, "made_with": source})
+    return made
 
 
 def log_records(path: str) -> Iterable[Dict]:
@@ -154,7 +179,7 @@ def table(results: Dict) -> str:
     if not results["rows"]:
         raise InputError("--results: no rows to make a table of; run the experiment first")
     measured = [row for row in results["rows"] if not row.get("metric", "").endswith("signature")]
-    heads, lines = _experiment(measured) if "metric" in measured[0] else _plain(measured)
+    heads, lines = _experiment(measured, results) if "metric" in measured[0] else _plain(measured, results)
     written = [heads, ["---"] * len(heads), *lines]
     made = [markdown_row(line) for line in written]
     signatures = sorted({row["value"] for row in results["rows"] if row not in measured})
@@ -162,17 +187,49 @@ def table(results: Dict) -> str:
 
 
 def sources(results: Dict) -> str:
-    """The command that made the results, the versions and the machine, as two lines of Markdown."""
-    used = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    return f"`{results['command']}`  \n{used}; {results['machine']}.  "
+    """The command that made the results, the versions and the machine, as two lines of Markdown; numbered, where they
+    are not the same for all rows."""
+    found = _sources(results)
+    numbers = [f"{number}: " for number in range(1, len(found) + 1)] if len(found) > 1 else [""]
+    return "\n".join(number + _told(source) for number, source in zip(numbers, found))
 
 
-def _plain(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:
-    heads = [name.replace("_", " ") for name in rows[0]]
-    return heads, [["–" if value is None else str(value) for value in row.values()] for row in rows]
+def _told(source: Dict) -> str:
+    used = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
+    return f"`{source['command']}`  \n{used}; {source['machine']}.  "
 
 
-def _experiment(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:
+def _sources(results: Dict) -> List[Dict]:
+    """All different ones, in the order of the rows."""
+    found = []
+    for row in results["rows"]:
+        source = source_of(row, results)
+        found += [] if source in found else [source]
+    return found or [source_of({}, results)]
+
+
+def _numbers(rows: List[Dict], results: Dict) -> List[str]:
+    """The cell that tells the sources of `rows` by their numbers; none where all of `results` have the same."""
+    found = _sources(results)
+    own = sorted({found.index(source_of(row, results)) + 1 for row in rows})
+    return [", ".join(map(str, own))] if len(found) > 1 else []
+
+
+def _plain(rows: List[Dict], results: Dict) -> Tuple[List[str], List[List[str]]]:
+    """A line per row, which all have the columns of the first."""
+    columns = [name for name in rows[0] if name != "made_with"]
+    lines = [
+        ["–" if row.get(name) is None else str(row[name]) for name in columns] + _numbers([row], results)
+        for row in rows
+    ]
+    return [name.replace("_", " ") for name in columns] + _head(results), lines
+
+
+def _head(results: Dict) -> List[str]:
+    return ["source"] if len(_sources(results)) > 1 else []
+
+
+def _experiment(rows: List[Dict], results: Dict) -> Tuple[List[str], List[List[str]]]:
     """A line per system and setting, a column per metric, means over seeds."""
     columns = list(OrderedDict.fromkeys((row["split"], row["metric"]) for row in rows))
     systems = OrderedDict()
@@ -182,12 +239,13 @@ def _experiment(rows: List[Dict]) -> Tuple[List[str], List[List[str]]]:
     for (system, setting), own in systems.items():
         seeds = sorted({row["seed"] for row in own})
         cells = [_cell([row["value"] for row in own if (row["split"], row["metric"]) == column]) for column in columns]
-        lines.append([system, setting, ", ".join(map(str, seeds)), *cells])
+        lines.append([system, setting, ", ".join(map(str, seeds)), *cells, *_numbers(own, results)])
     return [
         "system",
         "setting",
         "seeds",
         *(f"{metric.replace('_', ' ')} ({split})" for split, metric in columns),
+        *_head(results),
     ], lines
 
 

@@ -30,7 +30,8 @@ from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradi
 from fairseq_structattn.distributions.projective_tree.signed_log import marginals as paper_trees
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from results import machine, read_results, replace_rows, versions  # noqa: E402
+from files import check_outputs, command  # noqa: E402
+from results import machine, replace_rows, versions  # noqa: E402
 
 OURS = "fairseq_structattn"
 COPY = "copy"
@@ -392,16 +393,18 @@ def print_growth(rows: List[Dict]) -> None:
                 print(f"{name}, {' '.join(system)}: {times:.1f} times from n = {span}, n^{power:.2f}")
 
 
-def main() -> None:
+@command
+def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", choices=JOBS, help="which list of jobs (default: that of the device)")
     parser.add_argument("--job", action="append", metavar="NAME", help="only jobs whose name contains this")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each library (default: 7)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peak", nargs=2, metavar=("NUMBER", "SYSTEM"), help=argparse.SUPPRESS)
-    default_output = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results", "distributions.json")
-    parser.add_argument("--output", default=default_output)
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--output", metavar="FILE", help="of results, to which rows are added; without it they are only printed"
+    )
+    arguments = parser.parse_args(arguments)
     device = torch.device(arguments.device)
     jobs = arguments.jobs or device.type
     # Either library warns of what newer releases of PyTorch deprecate.
@@ -409,11 +412,15 @@ def main() -> None:
     if arguments.peak:
         print(round(measure_peak(JOBS[jobs][int(arguments.peak[0])], arguments.peak[1], device), 1))
         return
-    os.makedirs(os.path.dirname(os.path.abspath(arguments.output)), exist_ok=True)
+    check_outputs({"--output": arguments.output})
+    measured = []
     for number, job in enumerate(JOBS[jobs]):
         if any(part in job.name for part in arguments.job or [""]):
-            write(arguments.output, measure(jobs, number, device, arguments.rounds))
-    print_growth(read_results(arguments.output)["rows"])
+            rows = measure(jobs, number, device, arguments.rounds)
+            measured += rows
+            if arguments.output is not None:
+                write(arguments.output, rows)
+    print_growth(measured)
 
 
 def write(output: str, rows: List[Dict]) -> None:

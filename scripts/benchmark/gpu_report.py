@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ElementTree
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from files import check_folders, check_outputs, command  # noqa: E402
 from results import read_results, table, write_json  # noqa: E402
 
 PARTS = ("distributions", "training_speed", "half_precision")
@@ -122,13 +123,15 @@ def report(work: str) -> Dict:
     }
 
 
-def main() -> None:
+@command
+def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", metavar="WORK_DIR")
     parser.add_argument("--output", required=True, metavar="FILE")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(arguments)
+    check_folders({"WORK_DIR": arguments.work})
+    check_outputs({"--output": arguments.output})
     made = report(arguments.work)
-    os.makedirs(os.path.dirname(os.path.abspath(arguments.output)), exist_ok=True)
     write_json(arguments.output, made)
     print(table(made))
     print(f"results       {arguments.output}")

@@ -19,6 +19,7 @@ from typing import Dict, List, Optional
 import torch
 
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(os.path.dirname(__file__), "..")]
+from files import check_outputs, command  # noqa: E402
 from results import machine, replace_rows, versions  # noqa: E402
 from training_speed import PRECISIONS, SYSTEMS, Trained, model_options, sample_batches  # noqa: E402
 
@@ -77,7 +78,8 @@ def measure(arguments: argparse.Namespace, system: str, precision: str) -> Dict:
     return {**row, "peak_mb": peak}
 
 
-def main() -> None:
+@command
+def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", metavar="BIN_DIR")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma separated (default: all)")
@@ -88,12 +90,13 @@ def main() -> None:
     parser.add_argument("--sizes", choices=("equal", "presets", "tiny"), default="equal", help="see training_speed.py")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", required=True, metavar="FILE", help="of results, to which rows are added")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(arguments)
     chosen = {"--systems": arguments.systems.split(","), "--precisions": arguments.precisions.split(",")}
     for (option, names), known in zip(chosen.items(), (SYSTEMS, PRECISIONS)):
         unknown = [name for name in names if name not in known]
         if unknown:
             parser.error(f"{option} {','.join(unknown)}: not known, choose from {', '.join(known)}")
+    check_outputs({"--output": arguments.output})
     content = {
         "command": "python scripts/benchmark/half_precision.py BIN_DIR",
         "versions": versions(),

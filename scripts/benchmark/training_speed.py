@@ -24,6 +24,7 @@ from fairseq.trainer import Trainer
 import fairseq_structattn  # noqa: F401  (registers the architectures)
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+from files import check_outputs, command  # noqa: E402
 from results import machine, replace_rows, versions  # noqa: E402
 
 SIZES = (
@@ -165,7 +166,8 @@ def measure(
     return rows
 
 
-def main() -> None:
+@command
+def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", metavar="BIN_DIR")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma separated (default: all)")
@@ -184,13 +186,15 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3, help="updates of each system on each batch (default: 3)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    default_output = os.path.join(os.path.dirname(os.path.abspath(__file__)), "results", "training_speed.json")
-    parser.add_argument("--output", default=default_output)
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--output", metavar="FILE", help="of results, to which rows are added; without it they are only printed"
+    )
+    arguments = parser.parse_args(arguments)
     systems = arguments.systems.split(",")
     unknown = [system for system in systems if system not in SYSTEMS]
     if unknown:
         parser.error(f"--systems {','.join(unknown)}: not known, choose from {', '.join(SYSTEMS)}")
+    check_outputs({"--output": arguments.output})
     device = torch.device(arguments.device)
     sizes = model_options(arguments.sizes)
     trained = {
@@ -205,10 +209,14 @@ def main() -> None:
     rows = measure(systems, batches, trained, arguments.rounds, description(arguments))
     for row in rows:
         print(f"{row['job']:80} {row['system']:30} {row['words_per_second']:8} words/s  {row['ratio']:6.3f}x")
-    os.makedirs(os.path.dirname(arguments.output), exist_ok=True)
-    command = "python scripts/benchmark/training_speed.py BIN_DIR"
-    threads = torch.get_num_threads()
-    content = {"command": command, "versions": versions(), "machine": f"{machine()}, {threads} threads", "rows": rows}
+    if arguments.output is None:
+        return
+    content = {
+        "command": "python scripts/benchmark/training_speed.py BIN_DIR",
+        "versions": versions("numba"),
+        "machine": f"{machine()}, {torch.get_num_threads()} threads",
+        "rows": rows,
+    }
     replace_rows(arguments.output, content, ("job", "system"))
 
 

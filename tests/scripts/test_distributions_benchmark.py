@@ -1,5 +1,9 @@
 """scripts/benchmark/distributions.py: other libraries' layouts, errors and growth, without those libraries."""
 
+import json
+from pathlib import Path
+
+import pytest
 import torch
 from helpers_scripts import load_script
 
@@ -59,5 +63,21 @@ def test_a_job_measured_again_replaces_its_rows(tmp_path):
     benchmark.write(path, [row])
     benchmark.write(path, [{**row, "length": 50}])
     benchmark.write(path, [{**row, "forward_ms": 1.0}])
-    found = [(made["length"], made["forward_ms"]) for made in benchmark.read_results(path)["rows"]]
+    rows = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
+    found = [(made["length"], made["forward_ms"]) for made in rows]
     assert found == [(50, 2.0), (25, 1.0)]
+
+
+@pytest.mark.parametrize("output", (None, "new/results.json"))
+def test_files_are_written_when_one_is_named_only(tmp_path, monkeypatch, output, capsys):
+    row = {"job": "tiny", "batch": 4, "length": 25, "library": "x", "backend": "", "forward_backward_ms": 2.0}
+    monkeypatch.setattr(benchmark, "measure", lambda jobs, number, *others: [{**row, "job": number}])
+    monkeypatch.setattr(benchmark, "replace_rows", lambda path, content, same: written.append((path, content["rows"])))
+    written = []
+    output = output and str(tmp_path / output)
+    benchmark.main(["--jobs", "tiny", "--device", "cpu", *(["--output", output] if output else [])])
+    rows = [(output, [{**row, "job": number}]) for number in range(len(benchmark.JOBS["tiny"]))]
+    assert written == (rows if output else [])
+    with pytest.raises(SystemExit):
+        benchmark.main(["--jobs", "tiny", "--output", str(tmp_path)])
+    assert f"--output '{tmp_path}': a folder" in capsys.readouterr().err

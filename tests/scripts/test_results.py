@@ -27,6 +27,43 @@ def test_rows_are_added_and_replaced(results, tmp_path):
     assert content["versions"]["torch"] and content["versions"]["python"]
 
 
+@pytest.mark.parametrize("benchmark", (False, True))
+def test_rows_of_another_machine_keep_it(results, tmp_path, monkeypatch, benchmark):
+    path = str(tmp_path / "results.json")
+
+    def measure(machine, *rows):
+        monkeypatch.setattr(results, "machine", lambda: machine)
+        if benchmark:
+            content = {"command": "run", "versions": results.versions(), "machine": machine, "rows": list(rows)}
+            results.replace_rows(path, content, ("system", "seed"))
+        else:
+            results.add_rows(path, "run", list(rows))
+        return results.read_results(path)
+
+    measure("old", row(), row(seed=2), row(seed=3))
+    content = measure("new", row(seed=2, value=31.0))
+    assert {made["seed"]: results.source_of(made, content)["machine"] for made in content["rows"]} == {
+        1: "old", 2: "new", 3: "old",
+    }  # fmt: skip
+    lines = results.table(content).splitlines()
+    numbers = {"old": "1", "new": "2"} if content["rows"][0]["seed"] == 1 else {"old": "2", "new": "1"}
+    assert lines[0].endswith("| source |") and lines[2].endswith("| 1, 2 |")
+    for machine, number in numbers.items():
+        (line,) = [line for line in lines if line.endswith(f"; {machine}.  ")]
+        assert lines[lines.index(line) - 1] == f"{number}: `run`  "
+    back = measure("old", row(seed=2))
+    assert not any("made_with" in made for made in back["rows"]) and "source" not in results.table(back)
+
+
+def test_table_of_a_benchmark_tells_the_source_of_each_row(results):
+    other = {"command": "run", "versions": {"torch": "1"}, "machine": "a"}
+    rows = [{"job": "step", "ratio": 1.0, "made_with": other}, {"job": "walk", "ratio": None}]
+    lines = results.table({"command": "run", "versions": {"torch": "2"}, "machine": "b", "rows": rows}).splitlines()
+    assert lines[0] == "| job | ratio | source |"
+    assert lines[2:4] == ["| step | 1.0 | 1 |", "| walk | – | 2 |"]
+    assert lines[5:] == ["1: `run`  ", "torch 1; a.  ", "2: `run`  ", "torch 2; b.  "]
+
+
 def test_table_shows_means_over_seeds(results):
     rows = [row(), row(seed=2, value=34.0), row(split="train", metric="epochs", value=7)]
     rows.append(row(metric="bleu_signature", value="nrefs:1"))

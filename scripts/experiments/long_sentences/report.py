@@ -165,7 +165,7 @@ def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", metavar="WORK_DIR")
     parser.add_argument("--command", default="bash scripts/experiments/long_sentences/run.sh --corpus FOLDER")
-    parser.add_argument("--dest", default=HERE, metavar="DIR", help="where results.json, README.md and pictures are")
+    parser.add_argument("--dest", required=True, metavar="DIR", help="where results.json, README.md and pictures are")
     options = parser.parse_args(arguments)
     check_folders({"WORK_DIR": options.work})
     check_output_folders({"--dest": options.dest})

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # The bottleneck of one vector: four systems, English to German, by the length of the source.
 #
-#     bash scripts/experiments/long_sentences/run.sh --corpus FOLDER [WORK_DIR] [SYSTEM ...]
+#     bash scripts/experiments/long_sentences/run.sh --corpus FOLDER [--publish] [WORK_DIR] [SYSTEM ...]
 #
 # FOLDER (or the variable DATA) has the tokenised files of Multi30k: train, val and test_2016_flickr .lc.norm.tok.en and
 # .de. It is needed once; the script says where to get it.
 # WORK_DIR (default: long_sentences) takes the data, checkpoints and logs. Without names every system is trained: vanilla
 # bahdanau luong_general crf. Interrupted, it continues; what is done is not repeated. SEEDS (default: 1), UPDATES, JOBS
-# (trainings at a time, default 1) and PYTHON may be set; each training uses one core.
+# (trainings at a time, default 1) and PYTHON may be set; each training uses one core. The report, README.md with
+# results.json and pictures, is made in WORK_DIR; with --publish the one beside this script gets the results.
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"
-structattn_usage "$0" "--corpus=" - "$@"
+structattn_usage "$0" "--corpus= --publish" - "$@"
 cd "$(dirname "$0")/../../.."
 here=scripts/experiments/long_sentences
 corpus=${DATA:-}
+publish=""
 positional=()
 while [ $# -gt 0 ]; do
     case "$1" in
@@ -21,6 +23,7 @@ while [ $# -gt 0 ]; do
             corpus=$2
             shift
             ;;
+        --publish) publish=1 ;;
         *) positional+=("$1") ;;
     esac
     shift
@@ -133,4 +136,6 @@ one() { # SYSTEM SEED
 for name in "${systems[@]}"; do system_options "$name" > /dev/null; done
 prepare
 queue "$jobs" "$seeds" "${systems[@]}"
-"$python" $here/report.py "$work" --command "SEEDS='$seeds' UPDATES=$updates bash $here/run.sh --corpus FOLDER"
+dest=$here
+[ -n "$publish" ] || { dest=$work && cp $here/README.md "$work/README.md"; }
+"$python" $here/report.py "$work" --dest "$dest" --command "SEEDS='$seeds' UPDATES=$updates bash $here/run.sh --corpus FOLDER"

@@ -1,19 +1,25 @@
 #!/usr/bin/env bash
 # Tree transduction (Kim et al. 2017, section 4.1): formulas from prefix to infix notation, three seeds of each system.
 #
-#     bash scripts/experiments/tree_transduction/run.sh [WORK_DIR] [SYSTEM.SETTING ...]
+#     bash scripts/experiments/tree_transduction/run.sh [--publish] [WORK_DIR] [SYSTEM.SETTING ...]
 #
 # WORK_DIR (default: tree_transduction) takes the data, checkpoints and logs. Without names every system is trained in every
 # setting below. Interrupted, it continues; what is done is not repeated. SEEDS and JOBS (trainings at a time, default 1)
-# may be set; each training uses one core.
+# may be set; each training uses one core. The report, README.md with results.json and pictures, is made in WORK_DIR; with
+# --publish the one beside this script gets the results.
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"
-structattn_usage "$0" "" - "$@"
+structattn_usage "$0" "--publish" - "$@"
 cd "$(dirname "$0")/../../.."
 here=scripts/experiments/tree_transduction
-work=${1:-tree_transduction}
-shift || true
-names=("$@")
+publish=""
+positional=()
+for argument in "$@"; do
+    if [ "$argument" = --publish ]; then publish=1; else positional+=("$argument"); fi
+done
+work=${positional[0]:-tree_transduction}
+names=()
+[ ${#positional[@]} -lt 2 ] || names=("${positional[@]:1}")
 seeds=${SEEDS:-1 2 3}
 jobs=${JOBS:-1}
 python=${PYTHON:-python}
@@ -124,9 +130,11 @@ done
 prepare
 queue "$jobs" "$seeds" "${names[@]}"
 ensemble tree.best
-"$python" $here/report.py "$work" --command "SEEDS='$seeds' bash $here/run.sh"
+dest=$here
+[ -n "$publish" ] || { dest=$work && cp $here/README.md "$work/README.md"; }
+"$python" $here/report.py "$work" --dest "$dest" --command "SEEDS='$seeds' bash $here/run.sh"
 drawn=()
 for name in tree.sgd tree.best; do
     [ ! -e "$work/$name-1/trained" ] || drawn+=(--model "$name, seed 1" "$work/$name-1/checkpoint_best.pt")
 done
-[ ${#drawn[@]} = 0 ] || "$python" $here/draw_trees.py "$work/bin" "${drawn[@]}" --output $here/trees.png
+[ ${#drawn[@]} = 0 ] || "$python" $here/draw_trees.py "$work/bin" "${drawn[@]}" --output "$dest/trees.png"
