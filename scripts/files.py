@@ -49,6 +49,11 @@ def command(main: Callable) -> Callable:
             message = str(error)
         except OSError as error:
             message = _named(error)
+        except UnicodeEncodeError as error:
+            message = (
+                f"{error.object[error.start]!r} cannot be written in {error.encoding}; give names in UTF-8, and set "
+                "PYTHONIOENCODING=utf-8 for what is printed"
+            )
         print(f"error: {message}", file=sys.stderr)
         raise Refusal(message)
 

@@ -76,13 +76,15 @@ def read_hypotheses(path: str, count: int, lines: Optional[str] = None) -> Trans
         lines: ``"D"`` or ``"H"`` (default: D- lines where there are any)
 
     Raises:
-        InputError: no such lines; a line that was cut off, a sentence that was translated twice or not at all, or that
-            is not in the corpus, or that has an H- line and no D- line
+        InputError: no such lines at all; a line that was cut off; a sentence that was translated twice or not at all,
+            that is not in the corpus, or that has an H- line and no D- line
     """
     file = _Generated(path, count)
     last = 0
     for last, line in numbered_lines(path):
         file.add(last, line)
+    if not any(file.found.values()):
+        raise InputError(f"{path}: no H- or D- lines of fairseq-generate in it; name what it printed, or {AGAIN}")
     chosen = lines or ("D" if file.found["D"] else "H")
     if chosen == "D" and lines is None:
         file.check_pairs()

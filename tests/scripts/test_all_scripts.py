@@ -15,7 +15,7 @@ ALL = sorted(
     if "benchmark" not in path.parts and re.search(r"^def main\(", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
 SENTENCES = ["one two three four five", "six seven eight nine ten"]
-FAIRSEQ = ("plot_attention", "export_attention", "draw_trees", "induced_trees", "parallel_corpus")
+FAIRSEQ = ("plot_attention", "export_attention", "average", "draw_trees", "induced_trees", "parallel_corpus")
 
 # IN/name is an input (of parallel corpora a prefix), OUT the output.
 COMMANDS = {
@@ -27,6 +27,7 @@ COMMANDS = {
     "analysis/plot_attention.py": "--records IN/records --output OUT.html",
     "analysis/score_bleu.py": "--generated IN/generated --reference IN/text.de --output OUT",
     "analysis/word_alignment.py": "--records IN/records --output OUT",
+    "average_checkpoints.py": "IN/checkpoint --output OUT.pt",
     "experiments/long_sentences/report.py": "IN/long --dest OUT/",
     "experiments/tree_transduction/draw_trees.py": "DATA --model a IN/checkpoint --output OUT.png",
     "experiments/tree_transduction/induced_trees.py": "IN/checkpoint DATA --output OUT",
@@ -137,7 +138,7 @@ def test_outputs_are_checked_before_the_work(given, capsys, monkeypatch, name):
     if COMMANDS[name].endswith("OUT/"):
         assert_refused(name, given, capsys, monkeypatch, "file: a file, not a folder", output=given / "file")
         return
-    for ending in ("", ".html", ".png", ".en"):
+    for ending in ("", ".html", ".png", ".pt", ".en"):
         (given / f"there{ending}").mkdir()
     assert_refused(name, given, capsys, monkeypatch, "there", output=given / "there")
 

@@ -133,10 +133,14 @@ def test_errors_are_one_line_and_code_2(tmp_path, capsys):
     @files.command
     def main(arguments=None):
         if arguments:
-            raise files.InputError("--size 3: give 1 or 2")
+            raise arguments
         open(tmp_path / "nowhere", "rb").close()
 
-    for arguments, message in ((["x"], "--size 3: give 1 or 2"), (None, f"{tmp_path}/nowhere: No such file")):
+    for arguments, message in (
+        (files.InputError("--size 3: give 1 or 2"), "--size 3: give 1 or 2"),
+        (None, f"{tmp_path}/nowhere: No such file"),
+        (UnicodeEncodeError("ascii", "a猫", 1, 2, "why"), "'猫' cannot be written in ascii; give names in UTF-8"),
+    ):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         assert ended.value.code == 2

@@ -66,7 +66,8 @@ def test_plain_text(tmp_path):
         ("".join(BLOCKS)[:-3], 2, r"out, line 12: D-0 is cut off"),
         (BLOCKS[0] + "H-0\t-0.2", 2, r"out, line 6: H-0 is cut off"),
         (BLOCKS[0] + "H-0\t-0.2\n", 2, r"out, line 6: H-0 is cut off"),
-        ("", 1, "out, line 0, its last: 1 of 1 sentences have no translation"),
+        ("", 1, "out: no H- or D- lines of fairseq-generate in it"),
+        ("plain text\n", 1, "out: no H- or D- lines of fairseq-generate in it"),
     ],
 )
 def test_what_is_incomplete_or_too_much_is_refused(tmp_path, text, count, message):
