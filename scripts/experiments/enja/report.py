@@ -14,7 +14,7 @@ from typing import Dict, List, Sequence
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
 sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis")]
-import pictures  # noqa: E402
+import report_pictures  # noqa: E402
 from comparison import BOUND_LABELS, Difference, Runs, bias, by_length, coupling, difference  # noqa: E402
 from files import command, read_json, write_lines  # noqa: E402
 from results import BEGIN, END, put_table  # noqa: E402
@@ -206,15 +206,16 @@ def origin(results: Results) -> str:
 def sections(results: Results) -> List[str]:
     made = sum(len(runs) for runs in results.runs.values())
     wanted = len(SEEDS) * len(results.runs)
-    return [
-        f"### Scores: {made} of {wanted} runs\n\n" + score_table(results),
-        "### Against softmax\n\n" + difference_table(results),
-        "### By length of the source, characters\n\n" + length_table(results),
-        "### Ends of segments and of words\n\n" + boundary_table(results),
-        "### What the chain learned\n\n" + coupling_table(results),
-        "### Trials\n\n" + trial_table(results),
-        origin(results),
-    ]
+    tables = {
+        f"Scores: {made} of {wanted} runs": score_table,
+        "Against softmax": difference_table,
+        "By length of the source, characters": length_table,
+        "Ends of segments and of words": boundary_table,
+        "What the chain learned": coupling_table,
+        "Trials": trial_table,
+    }
+    found = {title: table(results) for title, table in tables.items()}
+    return [*(f"### {title}\n\n{text}" for title, text in found.items() if text), origin(results)]
 
 
 @command
@@ -227,7 +228,7 @@ def main(arguments=None) -> None:
     if not os.path.exists(readme):
         write_lines(readme, [BEGIN, END])
     results = Results(options.results)
-    shown = "\n".join(f"![{title}]({file})" for title, file in pictures.draw_all(results, options.dest))
+    shown = "\n".join(f"![{title}]({file})" for title, file in report_pictures.draw_all(results, options.dest))
     put_table(readme, "\n\n".join(part for part in [shown, *sections(results)] if part))
 
 
