@@ -30,6 +30,7 @@ from settings import SEARCH, parse_name, train_options  # noqa: E402
 USER_DIR = os.path.join(HERE, "uncoupled_chain")
 SUBSETS = {"test": "test", "test2": "test1"}  # as they are called here, and by fairseq
 DRAWN = (12, 17, 21, 24, 26)  # sentences of the first test set
+AVERAGED = 3  # epochs whose checkpoints stay
 ALWAYS = [
     *("--criterion", "structattn_label_smoothed_cross_entropy", "--update-epoch-batch-itr", "True"),
     *("--eval-bleu", "--eval-bleu-args", json.dumps(SEARCH), "--eval-tokenized-bleu"),
@@ -83,8 +84,18 @@ class Run:
             content["test"] = {test: self._translate_and_score(test) for test in SUBSETS}
             content.update(self._looked_into())
         write_compact(self.result, content)
+        self._tidy(len(content["epochs"]))
+
+    def _tidy(self, epochs: int) -> None:
+        """Leaves of a training what one can go on with: the best checkpoint, and the last ones, to average."""
         if self.name.trial is not None:
             shutil.rmtree(self.folder)
+            return
+        for number in range(1, epochs + 1 - AVERAGED):
+            os.remove(self._checkpoint_of(number))
+
+    def _checkpoint_of(self, epoch: int) -> str:
+        return os.path.join(self.folder, f"checkpoint{epoch}.pt")
 
     def _start_anew_where_options_changed(self) -> None:
         mark = os.path.join(self.folder, "fingerprint")
@@ -132,7 +143,7 @@ class Run:
                 "valid_nll": float(validation["valid_nll_loss"]),
                 "valid_bleu": float(validation["valid_bleu"]),
                 "seconds": round(float(training["train_train_wall"])),
-                "pairwise": pairwise(os.path.join(self.folder, f"checkpoint{number}.pt")),
+                "pairwise": pairwise(self._checkpoint_of(number)),
             }
             for number, (training, validation) in enumerate(zip(trained, validated), 1)
         ]
@@ -213,6 +224,8 @@ def pairwise(checkpoint: str) -> List[List[float]]:
 
     import fairseq_structattn  # noqa: F401  (lets checkpoints load)
 
+    if not os.path.exists(checkpoint):
+        raise RunError(f"{checkpoint}: is gone; remove {os.path.dirname(checkpoint)} and run again")
     model = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)["model"]
     tables = [value for name, value in model.items() if re.search(r"tables\.pairwise$", name)]
     return [[round(number, 4) for number in row] for row in tables[0].tolist()] if tables else None
