@@ -4,7 +4,7 @@ A p-value is (c + 1) / (N + 1), where c of N trials have a difference that is at
 (Riezler & Maxwell 2005, On Some Pitfalls in Automatic Evaluation and Significance Testing for MT, figures 1 and 2): two
 identical systems have p = 1. Tests are two-sided.
 
-These are not the tests of sacrebleu (2.6.0 and before). Those count only larger differences, by which identical systems
+These are not the tests of sacrebleu (2.6.0). Those count only larger differences, by which identical systems
 have p = 1 / (N + 1); and its bootstrap takes absolute values before it centres the differences, by which one of ten
 pairs of equal systems, not one of twenty, has p < 0.05.
 """

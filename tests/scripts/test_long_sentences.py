@@ -83,6 +83,7 @@ def made(work, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     dest = tmp_path / "dest"
     write(dest / "README.md", ["before", "<!-- table: begin -->", "<!-- table: end -->", "after"])
+    monkeypatch.setattr(report, "TESTED", report.TESTED._replace(samples=200))
     monkeypatch.setattr("sys.argv", ["report.py", str(work), "--command", "bash run.sh", "--dest", str(dest)])
     report.main()
     return dest
@@ -98,7 +99,7 @@ def test_report_has_both_test_sets_and_what_chose_the_checkpoint(work, made):
     assert found["vanilla", 1, "test", "p@≥ 20"] < 0.05 and ("luong_general", 1, "test", "p@≥ 20") not in found
     counts = [value for key, value in found.items() if key[:3] == ("vanilla", 1, "test") and "sentences@" in key[3]]
     assert sum(counts) == 2 * 80  # of the buckets, and of all
-    assert found["vanilla", 1, "joined", "lines"] == "H" and "10000 trials" in found["vanilla", 1, "joined", "p_test"]
+    assert found["vanilla", 1, "joined", "lines"] == "H" and "200 trials" in found["vanilla", 1, "joined", "p_test"]
     lines = (made / "README.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "before" and lines[-1] == "after" and "`bash run.sh`  " in lines
     assert any(line.startswith("| vanilla | 1, 2 | 21.5 | 3.00 | 200 |") for line in lines)
