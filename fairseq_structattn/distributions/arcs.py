@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .semirings import NEGATIVE_INFINITY
-from .structured import StructuredDistribution, cached
+from .structured import StructuredDistribution, _not_negative, cached
 
 UNKNOWN_HEAD = -1
 
@@ -54,7 +54,7 @@ class ArcDistribution(StructuredDistribution):
 
     @cached
     def _masked_scores(self) -> Tensor:
-        """Scores with −inf where there is no arc."""
+        """Scores in ``compute_dtype`` with −inf where there is no arc."""
         return self._arc_scores.to(self.compute_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
 
     def log_prob_of_heads(self, heads: Tensor) -> Tensor:
@@ -76,10 +76,13 @@ class ArcDistribution(StructuredDistribution):
             return self.log_prob(self._arcs_of(heads))
         with self._full_precision():
             others = known.unsqueeze(-2) & (self._arcs_of(heads) == 0)
-            agreeing = self._with_scores(self._masked_scores.masked_fill(others, NEGATIVE_INFINITY))._inferred[0]
+            restricted = self._with_scores(self._masked_scores.masked_fill(others, NEGATIVE_INFINITY))
+            agreeing, all_trees = restricted._log_normaliser(), self._log_normaliser()
             impossible = agreeing == NEGATIVE_INFINITY
-            log_prob = agreeing.masked_fill(impossible, 0) - self._inferred[0].masked_fill(impossible, 0)
-            return self._public(log_prob.masked_fill(impossible, NEGATIVE_INFINITY))
+            less = self._total(all_trees.masked_fill(impossible, 0)) - restricted._total(
+                agreeing.masked_fill(impossible, 0)
+            )
+            return self._public((0 - _not_negative(less)).masked_fill(impossible, NEGATIVE_INFINITY))
 
     def _with_scores(self, arc_scores: Tensor) -> "ArcDistribution":
         """A distribution of the same kind, with other scores."""
@@ -96,9 +99,12 @@ class ArcDistribution(StructuredDistribution):
     def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
         return (structure.to(self.compute_dtype).masked_fill(~self.arc_mask, 0),)
 
+    def _real_parts(self) -> Tensor:
+        return self.arc_mask
+
     def _in_support(self, structure: Tensor) -> Tensor:
         (arcs,) = self._parts(structure)
-        one_head = (arcs.sum(-2) == 1) & ((arcs != 0).sum(-2) == 1)
+        one_head = ((arcs == 1).sum(-2) == 1) & ((arcs != 0).sum(-2) == 1)
         return (one_head | ~self.position_mask).all(-1)
 
 

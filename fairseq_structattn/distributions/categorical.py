@@ -37,46 +37,74 @@ class Categorical(StructuredDistribution):
         return self.lengths.double()
 
     @cached
+    def log_partition(self) -> Tensor:
+        """log Z, ``[*batch]``."""
+        return self._public(self._inferred[0])
+
+    @cached
     def marginals(self) -> Tensor:
         """Probability of each position, ``[*batch, n]``; exactly 0 in padding."""
-        # Without log Z, which a decoder would compute in vain at every step.
-        return self._public(self._probabilities)
-
-    @cached
-    def _probabilities(self) -> Tensor:
-        logits = self._masked_logits
-        # A row of −inf would make softmax divide 0 by 0, and the NaN would survive a later mask in the gradient.
-        finite = logits.clamp(min=torch.finfo(logits.dtype).min)
-        return torch.softmax(finite, -1).masked_fill(logits == NEGATIVE_INFINITY, 0)
-
-    @cached
-    def _masked_logits(self) -> Tensor:
-        return self._without_padding(self._logits.to(self.compute_dtype), NEGATIVE_INFINITY)
+        # Without log Z, which a decoder would compute in vain at every step; and a softmax in float32 loses nothing by
+        # the size of its scores.
+        return self._public(probabilities(self._masked_logits(self._narrow_dtype)), self._real_parts())
 
     def alignment_log_prob(self, alignment: Tensor) -> Tensor:
         """Σᵢ Aᵢ log p(z = i), see :meth:`StructuredDistribution.alignment_log_prob`."""
-        (share,) = self._parts(alignment)
-        aligned = share.sum(-1)
+        self._check_unchanged()
+        share = self._without_padding(alignment.to(self.compute_dtype))
         with self._full_precision():
-            log_partition = self._inferred[0]
-            possible = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)
-            return self._public(self._score((share,)) - aligned * possible)
+            return self._public(0 - self._cross_entropy((share,)))
 
-    def _inference(self) -> Tuple[Tensor, Tensor]:
-        return LogSemiring.sum(self._masked_logits, -1), self._probabilities
+    def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
+        logits = self._masked_logits(self.compute_dtype)
+        return LogSemiring.sum(logits, -1), probabilities(logits)
+
+    def _cross_entropy(self, parts: Tuple[Tensor, ...]) -> Tensor:
+        return cross_entropy(self._masked_logits(self.compute_dtype), parts[0])
+
+    def _masked_logits(self, dtype: torch.dtype) -> Tensor:
+        """−inf in padding."""
+        logits = self._logits if self._moderate is None else self._moderate.potentials[0]
+        return self._without_padding(logits.to(dtype), NEGATIVE_INFINITY)
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         return (self._without_padding(self._logits.to(self.compute_dtype)),)
 
     def _argmax(self) -> Tensor:
-        marginals = self._probabilities.detach()
-        if self.max_length == 0:
-            return marginals
-        return torch.zeros_like(marginals).scatter_(-1, marginals.argmax(-1, keepdim=True), 1) * (marginals > 0)
+        return best_choice(self._masked_logits(self.compute_dtype))
 
     def _sample(self, sample_shape: torch.Size) -> Tensor:
-        marginals = self._probabilities.expand(sample_shape + self.batch_shape + (self.max_length,))
+        marginals = self._inferred[1].expand(sample_shape + self.batch_shape + (self.max_length,))
         return one_hot_sample(marginals, -1) if self.max_length > 0 else marginals
 
     def _in_support(self, structure: Tensor) -> Tensor:
-        return self._parts(structure)[0].sum(-1) == 1
+        parts = self._without_padding(structure.to(self.compute_dtype))
+        return ((parts == 1).sum(-1) == 1) & ((parts != 0).sum(-1) == 1)
+
+
+# Of choices along the last dimension, given by scores that may be −inf. Where all of them are, nothing is chosen.
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """A softmax."""
+    # A row of −inf would make softmax divide 0 by 0, and the NaN would survive a later mask in the gradient.
+    finite = logits.clamp(min=torch.finfo(logits.dtype).min)
+    return torch.softmax(finite, -1).masked_fill(logits == NEGATIVE_INFINITY, 0)
+
+
+def cross_entropy(logits: Tensor, share: Tensor) -> Tensor:
+    """−Σ share · log p, of logarithms that never are differences of large numbers; +inf for shares of what is
+    forbidden."""
+    forbidden = logits == NEGATIVE_INFINITY
+    log_probs = torch.log_softmax(logits.clamp(min=torch.finfo(logits.dtype).min), -1)
+    impossible = (forbidden & (share != 0)).any(-1)
+    return (0 - (log_probs.masked_fill(forbidden, 0) * share).sum(-1)).masked_fill(impossible, float("inf"))
+
+
+def best_choice(logits: Tensor) -> Tensor:
+    """One-hot, or zero."""
+    logits = logits.detach()
+    if logits.shape[-1] == 0:
+        return logits
+    possible = logits > NEGATIVE_INFINITY
+    return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1) * possible

@@ -5,9 +5,10 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
+from . import categorical
 from .arcs import ArcDistribution
-from .categorical import Categorical
-from .semirings import NEGATIVE_INFINITY
+from .semirings import NEGATIVE_INFINITY, LogSemiring, one_hot_sample
+from .structured import cached
 
 
 class IndependentHeads(ArcDistribution):
@@ -32,26 +33,42 @@ class IndependentHeads(ArcDistribution):
         """(n + 1)ⁿ, ``[*batch]`` in float64."""
         return (self.lengths.double() + 1) ** self.lengths
 
-    def _inference(self) -> Tuple[Tensor, Tensor]:
-        log_partition, marginals = self._heads()._inferred
-        log_partition = self._without_padding(log_partition).sum(-1)
-        # One word without a head leaves none to the others.
-        impossible = (log_partition == NEGATIVE_INFINITY)[..., None, None]
-        return log_partition, self._of_words(marginals).masked_fill(impossible, 0)
+    @cached
+    def log_partition(self) -> Tensor:
+        """log Z, ``[*batch]``."""
+        return self._public(self._inferred[0])
+
+    @cached
+    def marginals(self) -> Tensor:
+        """Probability of each arc, ``[*batch, n+1, n]``; exactly 0 in padding."""
+        return self._public(self._expected_arcs(self._scores_of_heads(self._narrow_dtype)), self._real_parts())
+
+    def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
+        scores = self._scores_of_heads(self.compute_dtype)
+        return self._without_padding(LogSemiring.sum(scores, -1)).sum(-1), self._expected_arcs(scores)
+
+    def _cross_entropy(self, parts: Tuple[Tensor, ...]) -> Tensor:
+        terms = categorical.cross_entropy(self._scores_of_heads(self.compute_dtype), parts[0].transpose(-1, -2))
+        return self._without_padding(terms).sum(-1)
 
     def _argmax(self) -> Tensor:
-        return self._of_words(self._heads()._argmax()) * self._possible()
+        return self._arcs(categorical.best_choice(self._scores_of_heads(self.compute_dtype)))
 
     def _sample(self, sample_shape: torch.Size) -> Tensor:
-        return self._of_words(self._heads()._sample(sample_shape)) * self._possible()
+        probabilities = categorical.probabilities(self._scores_of_heads(self.compute_dtype))
+        return self._arcs(one_hot_sample(probabilities.expand(sample_shape + probabilities.shape), -1))
 
-    def _heads(self) -> Categorical:
-        """The head of each word, ``[*batch, n]``."""
-        return Categorical(self._masked_scores.transpose(-1, -2))
+    def _expected_arcs(self, scores: Tensor) -> Tensor:
+        return self._arcs(categorical.probabilities(scores))
 
-    def _of_words(self, heads: Tensor) -> Tensor:
-        """From ``[*sample, *batch, n, n+1]`` to ``[*sample, *batch, n+1, n]``, 0 in padding."""
-        return heads.transpose(-1, -2).masked_fill(~self.arc_mask, 0)
+    def _scores_of_heads(self, dtype: torch.dtype) -> Tensor:
+        """``[*batch, n, n+1]``, −inf where there is no arc."""
+        scores = self._arc_scores if self._moderate is None else self._moderate.potentials[0]
+        return scores.to(dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY).transpose(-1, -2)
 
-    def _possible(self) -> Tensor:
-        return (self._inferred[0] > NEGATIVE_INFINITY)[..., None, None]
+    def _arcs(self, heads: Tensor) -> Tensor:
+        """From ``[*sample, *batch, n, n+1]`` to ``[*sample, *batch, n+1, n]``, 0 in padding and where a word without a
+        head leaves none to the others."""
+        without_head = ~(self._scores_of_heads(self.compute_dtype) > NEGATIVE_INFINITY).any(-1) & self.position_mask
+        possible = self.arc_mask & ~without_head.any(-1)[..., None, None]
+        return heads.transpose(-1, -2).masked_fill(~possible, 0)

@@ -7,7 +7,11 @@ from typing import Callable, Dict, Iterator, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from . import finite_masks
 from .semirings import NEGATIVE_INFINITY
+
+# Kinds of devices that cannot compute in float64.
+WITHOUT_FLOAT64 = ("mps",)
 
 
 class cached:
@@ -29,6 +33,7 @@ class cached:
             return self
         key = (self._name, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
         if key not in instance._cache:
+            instance._check_unchanged()
             with instance._full_precision():
                 instance._cache[key] = self._compute(instance)
         return instance._cache[key]
@@ -38,16 +43,26 @@ class StructuredDistribution(ABC):
     """A distribution p(z) ∝ exp(Σ of the potentials of the parts of z), with exact inference.
 
     What a user sees is listed below. Leading dimensions ``*batch`` are arbitrary; padding is on the right, described
-    by ``lengths``, and whatever lies in it (NaN, infinities) reaches neither values nor gradients. A potential of −inf
-    forbids its part. An item without any possible structure has ``log_partition`` −inf and zero ``marginals``,
-    ``argmax``, samples and ``entropy``, and leaves the other items alone. Float16 and bfloat16 potentials are computed
-    with in float32, and autocast is switched off; results have the dtype of the potentials. Quantities are computed
-    once and share a graph: add the losses made of them before calling ``backward``.
+    by ``lengths``, and whatever lies in it (NaN, infinities) reaches neither values nor gradients.
 
-    A subclass calls ``super().__init__`` and provides, in ``compute_dtype``, ``_inference``, ``_potentials``,
-    ``_argmax``, ``_sample`` and ``support_size``; where a structure is more than one tensor of parts, also
-    ``_expected_parts`` and ``_parts``. Attention uses it through ``parameter_shapes``, ``from_scores`` and
-    ``position_marginals``, and learns from given alignments through ``alignment_log_prob``.
+    **Potentials.** −inf forbids a part. An item without any possible structure has ``log_partition`` −inf and zero
+    ``marginals``, ``argmax``, samples and ``entropy``, and leaves the other items alone. A large finite number, such as
+    the −1e9 of a mask, is a score like any other: a structure that needs it is chosen where there is no other one, and
+    the fewer the better (:mod:`.finite_masks`; values are looked at on the CPU only, and not while a graph is traced).
+    An item in which a real position holds NaN or +inf has NaN in all that is computed of it, and in its gradient; the
+    other items are left alone. A potential that is changed in place after something was computed of it is an error when
+    something else is to be computed.
+
+    **Precision.** Log Z, ``entropy``, ``log_prob`` and ``kl`` are computed in float64, where the device has it, and
+    rounded once to the dtype of the potentials; so are ``marginals``, but on a GPU, where they are computed in float32
+    for potentials of no more than that. Autocast is switched off. What cannot be negative is none, nor is ``log_prob``
+    positive: what rounding errors leave below 0 is taken off. Quantities are computed once and share a graph: add the
+    losses made of them before calling ``backward``.
+
+    A subclass calls ``super().__init__`` and provides ``_inference``, ``_potentials``, ``_argmax``, ``_sample``,
+    ``_in_support`` and ``support_size``; where a structure is more than one tensor of parts, also ``_expected_parts``
+    and ``_parts``. Attention uses it through ``parameter_shapes``, ``from_scores`` and ``position_marginals``, and
+    learns from given alignments through ``alignment_log_prob``.
 
     Args:
         batch_shape: the leading dimensions.
@@ -70,34 +85,35 @@ class StructuredDistribution(ABC):
         self.batch_shape = torch.Size(batch_shape)
         self.max_length = max_length
         self.dtype, self.device = first.dtype, first.device
-        self.compute_dtype = _compute_dtype(first, *others)
+        self.compute_dtype = torch.float32 if first.device.type in WITHOUT_FLOAT64 else torch.float64
+        self._narrow_dtype = _narrow_dtype(first, *others)
+        self._given = potentials
         self.lengths = _broadcast_lengths(lengths, self.batch_shape, max_length, self.device)
         self._has_padding = lengths is not None
         self._cache: Dict[tuple, object] = {}
+        self._versions: Optional[Dict[str, int]] = None
 
     # Public members
 
     @cached
     def log_partition(self) -> Tensor:
         """log Z, ``[*batch]``."""
-        return self._public(self._inferred[0])
+        return self._public(self._total(self._quick[0]))
 
     @cached
     def marginals(self) -> Tensor:
         """Probability of each part, in the shape of the potentials; exactly 0 in padding."""
-        return self._public(self._inferred[1])
+        return self._public(self._quick[1], self._real_parts())
 
     @cached
     def argmax(self) -> Tensor:
         """A most likely structure as parts 0 and 1; of equally likely ones, always the same."""
-        return self._public(self._argmax())
+        return self._public(self._argmax(), self._real_parts())
 
     @cached
     def entropy(self) -> Tensor:
-        """−Σ_z p(z) log p(z) = log Z − ⟨θ, μ⟩, ``[*batch]``, in nats."""
-        log_partition = self._inferred[0]
-        possible = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)
-        return self._public(possible - self._score(self._expected_parts()))
+        """−Σ_z p(z) log p(z) = log Z − ⟨θ, μ⟩, ``[*batch]``, in nats; at least 0."""
+        return self._public(_not_negative(self._cross_entropy(self._expected_parts())))
 
     @property
     def position_marginals(self) -> Tensor:
@@ -131,44 +147,50 @@ class StructuredDistribution(ABC):
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Exact samples, ``[*sample_shape, *batch, …]``, as parts 0 and 1, without gradient."""
+        self._check_unchanged()
         with torch.no_grad(), self._full_precision():
-            return self._public(self._sample(torch.Size(sample_shape)))
+            return self._public(self._sample(torch.Size(sample_shape)), self._real_parts())
 
     def log_prob(self, parts: Tensor) -> Tensor:
         """log p of structures ``[*sample, *batch, …]`` given as parts 0 and 1, ``[*sample, *batch]``.
 
-        What lies in padding is not looked at. Structures outside the support have −inf.
+        What lies in padding is not looked at. Whatever is no structure has −inf: parts other than 0 and 1 (NaN too),
+        combinations of parts that do not exist, and structures with a forbidden part.
 
         Raises:
             ValueError: ``parts`` has other trailing dimensions than ``marginals``.
         """
-        expected = tuple(self._potentials()[0].shape)
+        expected = tuple(self._real_parts().shape)
         if tuple(parts.shape[max(parts.dim() - len(expected), 0) :]) != expected:
             raise ValueError(f"parts has shape {tuple(parts.shape)}; its last dimensions must be {expected}")
+        self._check_unchanged()
         with self._full_precision():
-            log_partition = self._inferred[0]
-            # Where nothing is possible, every structure has a forbidden part or is outside the support.
-            possible = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)
-            log_prob = self._score(self._parts(parts)) - possible
-            return self._public(log_prob.masked_fill(~self._in_support(parts), NEGATIVE_INFINITY))
+            in_support = self._in_support(parts)
+            # What is none of 0 and 1 would reach the gradient in spite of the mask.
+            surprisal = _not_negative(self._cross_entropy(self._parts(parts == 1)))
+            return self._public((0 - surprisal).masked_fill(~in_support, NEGATIVE_INFINITY))
 
     def kl(self, other: "StructuredDistribution") -> Tensor:
-        """KL(self ‖ other) = log Z_other − log Z_self + ⟨θ_self − θ_other, μ_self⟩, ``[*batch]``.
+        """KL(self ‖ other) = log Z_other − log Z_self + ⟨θ_self − θ_other, μ_self⟩, ``[*batch]``; at least 0.
 
-        It is +inf where ``other`` forbids what ``self`` allows, and 0 for items impossible under ``self``.
+        It is +inf where ``other`` forbids what ``self`` allows, be it for −inf or for the kind of structures that
+        ``other`` is about, and 0 for items impossible under ``self``.
 
         Raises:
             TypeError: ``other`` is of another class.
             ValueError: ``other`` has another batch shape, number of positions or (compared on the CPU only) lengths.
         """
         self._check_comparable(other)
+        self._check_unchanged()
+        other._check_unchanged()
         with self._full_precision():
-            mine, theirs = self._inferred[0], other._inferred[0]
+            mine, theirs = self._log_normaliser(), other._log_normaliser()
             expected = self._expected_parts()
-            divergence = theirs - mine + self._score(expected) - other._score(expected)
+            divergence = _not_negative(other._cross_entropy(expected) - self._cross_entropy(expected))
             # Without any structure on one side this is ∞ − ∞; what self never does costs nothing.
-            divergence = divergence.masked_fill(theirs == NEGATIVE_INFINITY, float("inf"))
-            return self._public(divergence.masked_fill(mine == NEGATIVE_INFINITY, 0))
+            beyond = (theirs == NEGATIVE_INFINITY) | self._exceeds_structures_of(other)
+            divergence = divergence.masked_fill(beyond, float("inf")).masked_fill(mine == NEGATIVE_INFINITY, 0)
+            return other._mark_broken(self._public(divergence))
 
     # Hooks of attention
 
@@ -195,12 +217,12 @@ class StructuredDistribution(ABC):
     # What a subclass provides
 
     @abstractmethod
-    def _inference(self) -> Tuple[Tensor, Tensor]:
-        """log Z ``[*batch]`` and marginals."""
+    def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
+        """log Z ``[*batch]`` and marginals of :attr:`_usable_potentials`, for a caller whom ``dtype`` suffices."""
 
     @abstractmethod
     def _potentials(self) -> Tuple[Tensor, ...]:
-        """The potentials, without NaN or +inf in padding; the first has the shape of ``marginals``."""
+        """The potentials in ``compute_dtype``, without NaN or +inf in padding."""
 
     @abstractmethod
     def _argmax(self) -> Tensor:
@@ -218,9 +240,33 @@ class StructuredDistribution(ABC):
         """The parts that ``_potentials`` scores, 0 in padding, from what ``argmax`` and ``sample`` return."""
         return (self._without_padding(structure.to(self.compute_dtype)),)
 
+    @abstractmethod
     def _in_support(self, structure: Tensor) -> Tensor:
-        """Whether parts 0 and 1 form a structure, broadcastable against ``[*sample, *batch]``."""
-        return torch.ones((), dtype=torch.bool, device=self.device)
+        """Whether a tensor of any numbers is a structure, ``[*sample, *batch]``."""
+
+    def _real_parts(self) -> Tensor:
+        """Which entries of ``marginals`` belong to real positions, in their shape, boolean."""
+        return self.position_mask
+
+    def _exceeds_structures_of(self, other: "StructuredDistribution") -> Tensor:
+        """Whether structures that are possible here are none in ``other``, an instance of the same class."""
+        return torch.zeros((), dtype=torch.bool, device=self.device)
+
+    def _quick_dtype(self) -> torch.dtype:
+        """In which dtype ``log_partition`` and ``marginals`` may be computed for the sake of speed."""
+        return self.compute_dtype
+
+    # How finite masks are made smaller, see :func:`.finite_masks.moderate`; nothing is taken off by default.
+
+    def _choices(self) -> Tuple[Tuple[int, ...], ...]:
+        return tuple(() for _ in self._potentials())
+
+    def _most_parts(self) -> int:
+        return self.max_length
+
+    def _all_ordinary(self) -> bool:
+        """Whether the potentials as they were given need no second look."""
+        return finite_masks.all_ordinary(tuple(self._given.values()))
 
     # Shared machinery
 
@@ -231,16 +277,66 @@ class StructuredDistribution(ABC):
 
     @cached
     def _inferred(self) -> Tuple[Tensor, Tensor]:
-        return self._inference()
+        return self._inference(self.compute_dtype)
+
+    @cached
+    def _quick(self) -> Tuple[Tensor, Tensor]:
+        """log Z and marginals for the caller."""
+        dtype = self.compute_dtype if self._moderate is not None else self._quick_dtype()
+        return self._inferred if dtype == self.compute_dtype else self._inference(dtype)
+
+    def _log_normaliser(self) -> Tensor:
+        """log Z of :attr:`_usable_potentials` in ``compute_dtype``."""
+        return self._inferred[0]
+
+    @cached
+    def _moderate(self) -> Optional[finite_masks.Moderate]:
+        """The potentials where some of them are too large, or are none; elsewhere ``None``."""
+        if not all(finite_masks.readable(tensor) for tensor in self._given.values()) or self._all_ordinary():
+            return None
+        return finite_masks.moderate(self._potentials(), self._choices(), self.batch_shape, self._most_parts())
+
+    @cached
+    def _usable_potentials(self) -> Tuple[Tensor, ...]:
+        """The potentials of an equal distribution, of a size that can be computed with."""
+        return self._potentials() if self._moderate is None else self._moderate.potentials
+
+    @cached
+    def _best_parts(self) -> Tuple[Tensor, ...]:
+        with torch.no_grad():
+            return self._parts(self._argmax())
+
+    def _total(self, log_partition: Tensor) -> Tensor:
+        """log Z of the potentials as they are given."""
+        if self._moderate is None:
+            return log_partition
+        # As much as any of the structures that have a probability.
+        return log_partition - self._moderate.lost_by(self._best_parts)
+
+    def _cross_entropy(self, parts: Tuple[Tensor, ...]) -> Tensor:
+        """−log p of a structure given by its parts, ``[*sample, *batch]``, or its expectation for expected parts."""
+        log_partition = self._log_normaliser()
+        # Where nothing is possible, every structure has a forbidden part or is outside the support.
+        possible = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)
+        if self._moderate is None or not self._moderate.bands:
+            return possible - self._score(self._usable_potentials, parts)
+        # Compared with the best structure: masks that both need, and all that both have, leave no rounding errors.
+        best, ordinary = self._best_parts, self._moderate.ordinary
+        best_score = self._score(self._usable_potentials, best)
+        # Beside numbers of that size, nothing but the best structure can be seen.
+        unresolved = best_score.detach().abs() > finite_masks.LARGEST_RESOLVED
+        surplus = (possible - best_score).masked_fill(unresolved, 0)
+        differences = finite_masks.differences(ordinary, parts, best)
+        return surplus - self._score(ordinary, differences) + self._moderate.beyond(parts, best)
 
     def _without_padding(self, tensor: Tensor, value: float = 0) -> Tensor:
         """``tensor`` ``[*sample, *batch, n]`` with ``value`` in padding."""
         return tensor.masked_fill(~self.position_mask, value) if self._has_padding else tensor
 
-    def _score(self, parts: Tuple[Tensor, ...]) -> Tensor:
-        """⟨θ, parts⟩ with 0 · (−inf) = 0, ``[*sample, *batch]``."""
+    def _score(self, potentials: Tuple[Tensor, ...], parts: Tuple[Tensor, ...]) -> Tensor:
+        """⟨potentials, parts⟩ with 0 · (−inf) = 0, ``[*sample, *batch]``."""
         score = torch.zeros((), dtype=self.compute_dtype, device=self.device)
-        for potential, part in zip(self._potentials(), parts):
+        for potential, part in zip(potentials, parts):
             events = tuple(range(len(self.batch_shape) - potential.dim(), 0))
             forbidden = potential == NEGATIVE_INFINITY
             finite = (potential.masked_fill(forbidden, 0) * part).sum(events)
@@ -248,8 +344,36 @@ class StructuredDistribution(ABC):
             score = score + finite.masked_fill(broken, NEGATIVE_INFINITY)
         return score
 
-    def _public(self, result: Tensor) -> Tensor:
-        return result.to(self.dtype)
+    def _public(self, result: Tensor, real: Optional[Tensor] = None) -> Tensor:
+        """A result in the dtype of the potentials, NaN in broken items: everywhere, or in the parts that are real."""
+        return self._mark_broken(result.to(self.dtype), real)
+
+    def _mark_broken(self, result: Tensor, real: Optional[Tensor] = None) -> Tensor:
+        if self._moderate is None:
+            return result
+        broken = self._moderate.broken
+        if real is not None:
+            broken = broken[(...,) + (None,) * (real.dim() - broken.dim())] & real
+        # A product, for the gradient to be none either: whoever looks at gradients is to see it.
+        return result * torch.ones_like(broken, dtype=result.dtype).masked_fill(broken, float("nan"))
+
+    def _check_unchanged(self) -> None:
+        """An error if potentials were changed in place since something was computed of them.
+
+        Raises:
+            RuntimeError: says which ones.
+        """
+        # Tensors of inference mode do not count their changes.
+        versions = {name: t._version for name, t in self._given.items() if not t.is_inference()}
+        if self._versions is None:
+            self._versions = versions
+        changed = [name for name, version in versions.items() if version != self._versions[name]]
+        if changed:
+            raise RuntimeError(
+                f"{' and '.join(changed)} changed in place after something was computed of this "
+                f"{type(self).__name__}, which would mix old values with new ones; make a new one of the changed "
+                "tensors, or give it a copy (.clone()) of what is to be changed"
+            )
 
     @contextmanager
     def _full_precision(self) -> Iterator[None]:
@@ -291,10 +415,15 @@ def _check_floating(name: str, tensor: Tensor) -> None:
         raise TypeError(f"{name} has dtype {tensor.dtype}; convert it to floating point, for example with .float()")
 
 
-def _compute_dtype(*potentials: Tensor) -> torch.dtype:
+def _narrow_dtype(*potentials: Tensor) -> torch.dtype:
     # Half precision cannot hold a partition function: 11 bits at a value of 100 leave steps of 0.06.
     wide = any(potential.dtype == torch.float64 for potential in potentials)
     return torch.float64 if wide else torch.float32
+
+
+def _not_negative(value: Tensor) -> Tensor:
+    """What rounding errors leave below 0 is taken off; the gradient stays."""
+    return value - value.detach().clamp(max=0)
 
 
 def _broadcast_lengths(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .arcs import ArcDistribution
+from .backend import compiled_for
 from .semirings import NEGATIVE_INFINITY
 
 ROOTS = ("single", "multi")
@@ -79,11 +80,19 @@ class DependencyTree(ArcDistribution):
 
     # The contract
 
-    def _inference(self) -> Tuple[Tensor, Tensor]:
-        log_partition, marginals = self._algorithms().expectations(*self._problem())
+    def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
+        scores, *others = self._problem()
+        if dtype == torch.float64:
+            log_partition, marginals = self._algorithms().expectations(scores, *others)
+        else:
+            # A number for each word that float32 would have to keep beside its scores.
+            best = scores.detach().amax(-2, keepdim=True)
+            best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
+            log_partition, marginals = self._algorithms().expectations((scores - best).to(dtype), *others)
+            log_partition = log_partition + best.sum((-2, -1))
         # Zero already; this keeps what an upstream gradient may hold there, as that of a logarithm does, out of the
         # backward pass.
-        no_arc = self._masked_scores == NEGATIVE_INFINITY
+        no_arc = self._usable_potentials[0] == NEGATIVE_INFINITY
         return log_partition.reshape(self.batch_shape), marginals.reshape(no_arc.shape).masked_fill(no_arc, 0)
 
     def _argmax(self) -> Tensor:
@@ -97,16 +106,33 @@ class DependencyTree(ArcDistribution):
 
     def _in_support(self, structure: Tensor) -> Tensor:
         words = self.position_mask
-        heads = self._parts(structure)[0].argmax(-2) * words
+        # NaN is no head; it would be the largest one.
+        heads = (self._parts(structure)[0] == 1).to(self.compute_dtype).argmax(-2) * words
         allowed = super()._in_support(structure) & _reaches_root(heads) & self._keeps_shape(heads)
         if self.roots == "single":
             allowed = allowed & (((heads == 0) & words).sum(-1) == 1)
         return allowed
 
+    def _exceeds_structures_of(self, other: "DependencyTree") -> Tensor:
+        if (self.roots, other.roots) != ("multi", "single"):
+            return super()._exceeds_structures_of(other)
+        # As many words on the root as this distribution allows.
+        on_root = torch.arange(self.max_length + 1, device=self.device).unsqueeze(-1) == 0
+        scores = self._masked_scores.detach()
+        allowed = on_root.to(scores).expand_as(scores).masked_fill(scores == NEGATIVE_INFINITY, NEGATIVE_INFINITY)
+        return self._with_scores(allowed).argmax[..., 0, :].sum(-1) != 1
+
+    def _choices(self) -> Tuple[Tuple[int, ...], ...]:
+        return ((-2,),)
+
+    def _quick_dtype(self) -> torch.dtype:
+        return self._narrow_dtype if compiled_for(self.device) == "cuda" else self.compute_dtype
+
     # Shared machinery
 
     def _problem(self) -> Tuple[Tensor, Tensor, bool]:
-        scores = self._masked_scores.reshape(self.batch_shape.numel(), self.max_length + 1, self.max_length)
+        (scores,) = self._usable_potentials
+        scores = scores.reshape(self.batch_shape.numel(), self.max_length + 1, self.max_length)
         return scores, self.lengths.reshape(-1), self.roots == "single"
 
     def _with_scores(self, arc_scores: Tensor) -> "DependencyTree":

@@ -535,7 +535,7 @@ def test_signed_logarithms_give_the_closed_form_of_the_binary_chain(backend):
 def test_max_semiring_gives_the_score_of_the_best_sequence():
     potentials = random_potentials(3, 4)
     chain = make(potentials)
-    value = reference.total(chain._state_unary, chain._masked_pairwise, chain.lengths, MaxSemiring)
+    value = reference.total(*chain._problem(), MaxSemiring)
     for i, exact in enumerate(enumerate_all(potentials)):
         close(value[i], exact.scores.max())
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .. import finite_masks
 from ..backend import compiled_for, current_backend
 from ..registry import register_distribution
 from ..semirings import NEGATIVE_INFINITY, MaxSemiring, SamplingSemiring
@@ -109,7 +110,8 @@ class LinearChain(StructuredDistribution):
     @cached
     def edge_marginals(self) -> Tensor:
         """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, K, K]``; exactly 0 on edges that touch padding."""
-        return self._public(self._expected_states_and_edges[1])
+        edges = self._expected_states_and_edges[1]
+        return self._public(edges, self.position_mask[..., 1:, None, None])
 
     def alignment_log_prob(self, alignment: Tensor) -> Tensor:
         """log p of selecting the aligned positions and no other, see
@@ -124,38 +126,73 @@ class LinearChain(StructuredDistribution):
 
     # The contract
 
-    def _inference(self) -> Tuple[Tensor, Tensor]:
+    def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
         if self._has_gpu_kernels():
-            log_partition, selected, _ = self._by_tables(with_edges=False)
+            log_partition, selected, _ = self._by_tables(dtype, with_edges=False)
             return log_partition, selected if self._binary else self._possible_states(log_partition, selected)
         if self._reduces_to_fields():
-            return self._by_fields(with_edges=False)[:2]
+            return self._by_fields(dtype, with_edges=False)[:2]
         log_partition, states, _ = self._by_states(with_edges=False)
         return log_partition, self._structure(states)
 
+    def _quick_dtype(self) -> torch.dtype:
+        if self._has_gpu_kernels():
+            # Those for any two states take sums of scores, which float32 would round.
+            return self._narrow_dtype if self._binary else self.compute_dtype
+        # That kernel computes in float64 whatever it is given; ends are added to scores before.
+        narrow = self._is_compiled() and self._start is None and self._end is None and self._reduces_to_fields()
+        return self._narrow_dtype if narrow else self.compute_dtype
+
+    def _log_normaliser(self) -> Tensor:
+        return self._inferred[0] if self._has_gpu_kernels() else self._quick[0]
+
     def _potentials(self) -> Tuple[Tensor, ...]:
+        """Of each state, ``[*batch, n, K]``; of pairs, ``[*batch, n-1, K, K]``; of the first and of the last state."""
+        unary = self._unary.to(self.compute_dtype)
+        if self._binary:
+            unary = self._without_padding(unary)
+            unary = torch.stack((torch.zeros_like(unary), unary), -1)
+        else:
+            unary = self._mask_states(unary)
         edges = (max(self.max_length - 1, 0), self.num_states, self.num_states)
-        pairwise = self._masked_pairwise.expand(self.batch_shape + edges)
-        return self._masked_unary, pairwise, self._boundary(self._start), self._boundary(self._end)
+        pairwise = self._mask_edges(self._pairwise.to(self.compute_dtype).expand(self.batch_shape + edges))
+        return unary, pairwise, self._boundary(self._start), self._boundary(self._end)
 
     def _expected_parts(self) -> Tuple[Tensor, ...]:
         states, edges = self._expected_states_and_edges
-        return (self._inferred[1], edges) + self._first_and_last(states)
+        return (states, edges) + self._first_and_last(states)
 
     def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
         states = self._states(structure.to(self.compute_dtype))
         edges = self._mask_edges(states[..., :-1, :, None] * states[..., 1:, None, :])
-        return (self._structure(states), edges) + self._first_and_last(states)
+        return (states, edges) + self._first_and_last(states)
 
     def _in_support(self, structure: Tensor) -> Tensor:
         if self._binary:
-            return super()._in_support(structure)
+            return ((structure == 0) | (structure == 1) | ~self.position_mask).all(-1)
         one_hot = ((structure == 1).sum(-1) == 1) & ((structure != 0).sum(-1) == 1)
         return (one_hot | ~self.position_mask).all(-1)
 
+    def _real_parts(self) -> Tensor:
+        real = self.position_mask
+        return real if self._binary else real.unsqueeze(-1).expand(real.shape + (self.num_states,))
+
+    def _choices(self) -> Tuple[Tuple[int, ...], ...]:
+        return (-1,), (-2, -1), (-1,), (-1,)
+
+    def _most_parts(self) -> int:
+        return 2 * self.max_length + 1
+
+    def _all_ordinary(self) -> bool:
+        if not self._binary or self._unary.numel() == 0:
+            return super()._all_ordinary()
+        # State 0 is possible where tables and ends are ordinary: nothing is ever in need of a mask of state 1.
+        others = [scores for name, scores in self._given.items() if name != "unary"]
+        return bool(self._unary.detach().amax() <= finite_masks.LARGEST_ORDINARY) and finite_masks.all_ordinary(others)
+
     def _argmax(self) -> Tensor:
         with torch.no_grad():
-            problem = self._state_unary, self._masked_pairwise, self.lengths
+            problem = self._problem()
             if self._is_compiled():
                 from . import cpu
 
@@ -163,14 +200,14 @@ class LinearChain(StructuredDistribution):
             return self._structure(reference.expectations(*problem, MaxSemiring)[1])
 
     def _sample(self, sample_shape: torch.Size) -> Tensor:
-        unary, shape = self._state_unary, sample_shape + self.batch_shape
+        (unary, tables, lengths), shape = self._problem(), sample_shape + self.batch_shape
         if self._is_compiled():
             from . import cpu
 
-            states = cpu.sample(unary, self._masked_pairwise, self.lengths, sample_shape.numel())
+            states = cpu.sample(unary, tables, lengths, sample_shape.numel())
             return self._indicator(states.reshape(shape + states.shape[-1:]))
-        unary, lengths = unary.expand(shape + unary.shape[-2:]), self.lengths.expand(shape)
-        return self._structure(reference.expectations(unary, self._masked_pairwise, lengths, SamplingSemiring)[1])
+        problem = unary.detach().expand(shape + unary.shape[-2:]), tables.detach(), lengths.expand(shape)
+        return self._structure(reference.expectations(*problem, SamplingSemiring)[1])
 
     def _check_comparable(self, other: StructuredDistribution) -> None:
         super()._check_comparable(other)
@@ -189,28 +226,29 @@ class LinearChain(StructuredDistribution):
         """Whether the recursion on log-odds serves, which is the fastest on the CPU; values on a GPU are not read."""
         if not self._binary or self.max_length == 0 or current_backend() == "reference":
             return False
-        if compiled_for(self.device) == "cuda":
+        if compiled_for(self.device) == "cuda" or self._moderate is not None:
             return False
-        dtype = torch.float64 if self._is_compiled() else self.compute_dtype
         ends = [self._boundary(scores) for scores in (self._start, self._end) if scores is not None]
-        return all(log_odds.supports(scores, dtype) for scores in [self._masked_pairwise] + ends)
+        return all(log_odds.supports(scores) for scores in [self._masked_pairwise] + ends)
 
-    def _by_tables(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    def _by_tables(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a chain of two states, on a GPU."""
         from . import cuda
 
-        unary, pairwise, start = self._unary.to(self.compute_dtype), self._masked_pairwise, self._start
-        if not self._binary:
+        if self._binary and self._moderate is None:
+            unary, pairwise, start, end = self._unary, self._masked_pairwise, self._start, self._end
+        else:
             # A state's score is added to all edges that lead to it: a difference of two may be ∞ − ∞.
-            start = unary[..., 0, :] if start is None else unary[..., 0, :] + start
-            pairwise, unary = pairwise + unary[..., 1:, None, :], torch.zeros_like(unary[..., 0])
-        start, end = (None if scores is None else scores.to(self.compute_dtype) for scores in (start, self._end))
-        return cuda.expectations(unary, pairwise, self.lengths, start, end, with_edges)
+            states, pairwise, start, end = self._usable_potentials
+            start = states[..., 0, :] + start
+            pairwise, unary = pairwise + states[..., 1:, None, :], torch.zeros_like(states[..., 0])
+        start, end = (None if scores is None else scores.to(dtype) for scores in (start, end))
+        return cuda.expectations(unary.to(dtype), pairwise.to(dtype), self.lengths, start, end, with_edges)
 
-    def _by_fields(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    def _by_fields(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
-        unary, constant = self._unary.to(self.compute_dtype), 0
-        for scores, where in self._ends():
+        unary, constant = self._unary.to(dtype), 0
+        for scores, where in self._ends(self._boundary(self._start), self._boundary(self._end)):
             unary = unary + (scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~where, 0)
             constant = constant + scores[..., 0]
         if self._is_compiled():
@@ -224,7 +262,7 @@ class LinearChain(StructuredDistribution):
 
     def _by_states(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = a) ``[*batch, n, K]`` and edge marginals."""
-        problem = self._state_unary, self._masked_pairwise, self.lengths
+        problem = self._problem()
         if self._is_compiled():
             from . import cpu
 
@@ -236,11 +274,11 @@ class LinearChain(StructuredDistribution):
     @cached
     def _expected_states_and_edges(self) -> Tuple[Tensor, Tensor]:
         if self._has_gpu_kernels():
-            log_partition, selected, edges = self._by_tables(with_edges=True)
+            log_partition, selected, edges = self._by_tables(self.compute_dtype, with_edges=True)
             return self._possible_states(log_partition, selected), edges
         if not self._reduces_to_fields():
             return self._by_states(with_edges=True)[1:]
-        _, selected, edges = self._by_fields(with_edges=True)
+        _, selected, edges = self._by_fields(self.compute_dtype, with_edges=True)
         return self._mask_states(self._both_states(selected)), edges
 
     # The two forms: structures in the shape of unary, and states [*sample, *batch, n, K]
@@ -292,34 +330,27 @@ class LinearChain(StructuredDistribution):
     # Potentials in the dtype of the computation, 0 in padding
 
     @cached
-    def _masked_unary(self) -> Tensor:
-        unary = self._unary.to(self.compute_dtype)
-        return self._without_padding(unary) if self._binary else self._mask_states(unary)
-
-    @cached
     def _masked_pairwise(self) -> Tensor:
         pairwise = self._pairwise.to(self.compute_dtype)
         return pairwise if pairwise.dim() == 2 else self._mask_edges(pairwise)
 
-    @cached
-    def _state_unary(self) -> Tensor:
-        """Score of each state, ``[*batch, n, K]``, those of the ends included."""
-        unary = self._masked_unary
-        if self._binary:
-            unary = torch.stack((torch.zeros_like(unary), unary), -1)
-        for scores, where in self._ends():
+    def _problem(self) -> Tuple[Tensor, Tensor, Tensor]:
+        """Score of each state, ``[*batch, n, K]``, those of the ends included; tables, shared as they were given;
+        lengths."""
+        unary, pairwise, start, end = self._usable_potentials
+        for scores, where in self._ends(start, end):
             unary = unary + scores.unsqueeze(-2).masked_fill(~where.unsqueeze(-1), 0)
-        return unary
+        return unary, self._masked_pairwise if self._moderate is None else pairwise, self.lengths
 
-    def _ends(self) -> List[Tuple[Tensor, Tensor]]:
+    def _ends(self, start: Tensor, end: Tensor) -> List[Tuple[Tensor, Tensor]]:
         """Scores ``[*batch, K]`` of the first and of the last state, where given, and their positions
         ``[*batch, n]``."""
         position = torch.arange(self.max_length, device=self.device)
         ends = []
         if self._start is not None:
-            ends.append((self._boundary(self._start), (position == 0) & self.position_mask))
+            ends.append((start, (position == 0) & self.position_mask))
         if self._end is not None:
-            ends.append((self._boundary(self._end), position == self.lengths.unsqueeze(-1) - 1))
+            ends.append((end, position == self.lengths.unsqueeze(-1) - 1))
         return ends
 
     def _boundary(self, scores: Optional[Tensor]) -> Tensor:

@@ -29,12 +29,12 @@ def expectations(
 ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, P(z_i = 1) ``[*batch, n]`` and, if asked for, edge marginals ``[*batch, n-1, 2, 2]``.
 
-    Once differentiable. Computed in float64, whatever the dtype.
+    Once differentiable. Computed in float64, whatever the dtype; log Z is in float64 too.
 
     Args:
         unary: ``[*batch, n]``, n > 0, float32 or float64, score of state 1; −inf is allowed, anything in padding.
-        pairwise: ``[2, 2]``, or ``[…, n-1, 2, 2]`` with leading dimensions that broadcast to ``batch``, in the dtype of
-            ``unary``; anything in padding.
+        pairwise: ``[2, 2]``, or ``[…, n-1, 2, 2]`` with leading dimensions that broadcast to ``batch``; anything in
+            padding.
         lengths: integers ``[*batch]``.
     """
     batch_shape, n = unary.shape[:-1], unary.shape[-1]
@@ -55,7 +55,7 @@ class _LogOdds(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(unary, tables, lengths)
         chains, n = unary.shape
-        log_partition, marginals = unary.new_empty(chains), unary.new_empty(chains, n)
+        log_partition, marginals = tables.new_empty(chains), unary.new_empty(chains, n)
         edges = unary.new_empty(chains if with_edges else 0, n - 1, 2, 2)
         _run(_forward, unary, tables, lengths, log_partition, marginals, edges)
         return log_partition, marginals, edges if with_edges else None
@@ -66,7 +66,7 @@ class _LogOdds(torch.autograd.Function):
         unary, tables, lengths = ctx.saved_tensors
         n = unary.shape[1]
         upstream = (
-            unary.new_empty(0) if on_log_partition is None else on_log_partition,
+            tables.new_empty(0) if on_log_partition is None else on_log_partition,
             unary.new_empty(0, n) if on_marginals is None else on_marginals,
             tables.new_empty(0, n - 1, 2, 2) if on_edges is None else on_edges.double(),
         )

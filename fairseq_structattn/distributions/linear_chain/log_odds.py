@@ -24,15 +24,14 @@ from torch.nn import functional as F
 
 from ..semirings import NEGATIVE_INFINITY
 
-# Fields and couplings are differences of pairwise scores. Beyond these sizes (in practice: −inf or a finite stand-in
-# for it) the subtraction would swallow the other scores, so that the tables have to be kept.
-LARGEST_PAIRWISE = {torch.float32: 2.0**12, torch.float64: 2.0**20}
+# Fields and couplings are differences of pairwise scores. Beyond this size (in practice: −inf or a finite stand-in for
+# it) the subtraction would swallow the other scores, in float64 too, so that the tables have to be kept.
+LARGEST_PAIRWISE = 2.0**20
 
 
-def supports(pairwise: Tensor, dtype: torch.dtype) -> bool:
-    """Whether ``pairwise`` (masked) can be reduced to fields and couplings in ``dtype``, float32 or float64, without
-    loss."""
-    return bool((pairwise.detach().abs() <= LARGEST_PAIRWISE[dtype]).all())
+def supports(pairwise: Tensor) -> bool:
+    """Whether ``pairwise`` (masked) can be reduced to fields and couplings in float64 without loss."""
+    return bool((pairwise.detach().abs() <= LARGEST_PAIRWISE).all())
 
 
 def expectations(

@@ -3,6 +3,9 @@
 The root counts as a head of the last word only, so the others need a head among those that remain. That is certain if
 the last word could be the root's child: every other word is then reached from it. Where no arc is forbidden any word
 will do, and the last one of the sentence stays where it is.
+
+An arc that scores far below the best one of its word counts as forbidden at first: a pivot of such arcs alone, in a
+sentence that can do without them, would lose all digits when the large numbers cancel in the end.
 """
 
 from typing import Optional
@@ -11,6 +14,9 @@ import torch
 from torch import Tensor
 
 from ..semirings import NEGATIVE_INFINITY
+
+# Far below, in nats.
+FAR = 1e5
 
 
 def root_child_last(scores: Tensor, lengths: Tensor) -> Optional[Tensor]:
@@ -24,10 +30,12 @@ def root_child_last(scores: Tensor, lengths: Tensor) -> Optional[Tensor]:
         lengths: integers ``[batch]``.
     """
     scores = scores.detach()
+    # −inf less −inf is no number, which is not above anything.
+    near = scores - scores.amax(-2, keepdim=True) > -FAR
     # To ask an accelerator would be to wait for it.
-    if scores.device.type == "cpu" and (scores > NEGATIVE_INFINITY).sum() == (lengths * lengths).sum():
+    if scores.device.type == "cpu" and near.sum() == (lengths * lengths).sum():
         return None
-    return _order(scores, lengths)
+    return _order(near, scores > NEGATIVE_INFINITY, lengths)
 
 
 def reorder(arcs: Tensor, order: Optional[Tensor]) -> Tensor:
@@ -39,17 +47,21 @@ def reorder(arcs: Tensor, order: Optional[Tensor]) -> Tensor:
     return arcs.gather(-2, heads.unsqueeze(-1).expand_as(arcs)).gather(-1, dependents)
 
 
-def _order(scores: Tensor, lengths: Tensor) -> Tensor:
-    n = scores.shape[-1]
-    numbers = torch.arange(n, device=scores.device)
+def _order(near: Tensor, allowed: Tensor, lengths: Tensor) -> Tensor:
+    n = near.shape[-1]
+    numbers = torch.arange(n, device=near.device)
     real = numbers < lengths.unsqueeze(-1)
-    finite = scores > NEGATIVE_INFINITY
-    leads_to_all = (_reachable(finite[:, 1:]) | ~real.unsqueeze(-2)).all(-1)
-    candidates = leads_to_all & finite[:, 0]
+    candidates = _root_children(near, real)
+    candidates = torch.where(candidates.any(-1, keepdim=True), candidates, _root_children(allowed, real))
     last = (lengths - 1).clamp(min=0)
     child = torch.where(candidates.any(-1), (candidates * (numbers + 1)).argmax(-1), last).unsqueeze(-1)
     last = last.unsqueeze(-1)
     return numbers.expand_as(real).scatter(-1, child, last).scatter(-1, last, child)
+
+
+def _root_children(arcs: Tensor, real: Tensor) -> Tensor:
+    """Words ``[batch, n]`` that have an arc from the root, and from which arcs lead to all others."""
+    return (_reachable(arcs[:, 1:]) | ~real.unsqueeze(-2)).all(-1) & arcs[:, 0]
 
 
 def _reachable(arcs: Tensor) -> Tensor:

@@ -1,0 +1,272 @@
+"""Scores of any size made moderate, without a change of the distribution: masks written as large finite numbers.
+
+A sum of −3.4e38 and 0.5 is −3.4e38: where every structure has to use a mask, the scores beside it would be lost, in
+float64 too. So, before a recursion adds up anything,
+
+* the best score of each choice (the heads of a word, the states of a position, the pairs of an edge) is taken off the
+  scores of that choice. Every structure makes each choice once, so that all lose the same;
+* what is left of a score that no sum of the smaller ones comes up to (beyond 2²⁰) is split into a whole number of
+  steps, such as 1/1024 of a mask, and the rest, and the steps are made smaller. Sums of whole numbers of steps compare
+  as before, and as long as a mask outweighs all that the other scores can amount to, the same structures are the likely
+  ones, in the same proportions. What the structures with any probability lose by it is again the same for all of them.
+
+Of masks of very different size (1e9 beside 1e18) the smaller ones count among the other scores of the larger.
+
+NaN and +∞ are found here too: no result can be made of them, and they must not reach the other items of a batch.
+"""
+
+from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .semirings import NEGATIVE_INFINITY
+
+INFINITY = float("inf")
+# Up to here float64 keeps ten digits behind the point, of a score and of sums of many.
+LARGEST_ORDINARY = 2.0**20
+# Finite scores are cut off here: sums of 2²² of them are finite.
+LARGEST_FINITE = 2.0**1000
+# Up to here it has four.
+LARGEST_RESOLVED = 2.0**40
+# Masks are counted in steps of this part of the least one; of the largest one, if they are too many or of any size.
+STEPS, MOST_STEPS = 2**10, 2**24
+# By how much a structure with one more mask is less likely: e^−1000 is no number, even beside what float64 can hold.
+NEGLIGIBLE = 1024.0
+# Expected numbers of steps that differ by less are the same.
+ROUNDING = 1e-6
+
+
+class Band(NamedTuple):
+    """Masks of one size, in whole numbers of steps.
+
+    Attributes:
+        steps: of each part, in the shapes of the potentials.
+        lost: the part of a step that was taken off, ``[*batch]``.
+        kept: the rest of it, ``[*batch]``.
+    """
+
+    steps: Tuple[Tensor, ...]
+    lost: Tensor
+    kept: Tensor
+
+    def count(self, parts: Sequence[Tensor]) -> Tensor:
+        """Steps in structures ``[*sample, *batch, …]``, or expected ones, ``[*sample, *batch]``."""
+        total = 0
+        for steps, part in zip(self.steps, parts):
+            total = total + _sum_events(steps * part, part.dim() - steps.dim() + self.lost.dim())
+        return total
+
+
+class Moderate(NamedTuple):
+    """Potentials that a recursion can take.
+
+    Attributes:
+        potentials: of moderate size, or −inf; 0 instead where an item is broken.
+        ordinary: what there is of potentials beside masks.
+        broken: which items have NaN or +inf, ``[*batch]``.
+        constant: what all structures of an item have lost with the best scores of their choices, ``[*batch]``.
+        bands: masks.
+    """
+
+    potentials: Tuple[Tensor, ...]
+    ordinary: Tuple[Tensor, ...]
+    broken: Tensor
+    constant: Tensor
+    bands: Tuple[Band, ...]
+
+    def lost_by(self, parts: Sequence[Tensor]) -> Tensor:
+        """What the score of a structure ``[*batch, …]`` is in excess of its score by the given potentials."""
+        return sum((band.lost * band.count(parts) for band in self.bands), 0 - self.constant)
+
+    def beyond(self, parts: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
+        """What masks in ``parts`` cost more than those in ``reference``; exactly 0 where they are the same."""
+        total = torch.zeros_like(self.constant)
+        for band in self.bands:
+            difference = band.count(parts) - band.count(reference)
+            total = total + (band.lost + band.kept) * difference.masked_fill(difference.abs() < ROUNDING, 0)
+        return total
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether the values of a tensor may be looked at: on the CPU, and not while a graph is traced."""
+    if tensor.device.type != "cpu" or type(tensor) not in (Tensor, torch.nn.Parameter):
+        return False
+    compiler, functorch = getattr(torch, "compiler", None), getattr(torch._C, "_functorch", None)
+    if compiler is not None and getattr(compiler, "is_compiling", bool)():
+        return False
+    wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    return wrapped is None or not wrapped(tensor)
+
+
+def all_ordinary(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers are finite and of moderate size."""
+    for tensor in tensors:
+        if tensor.numel() > 0:
+            least, most = torch.aminmax(tensor.detach())
+            # A comparison with NaN is false.
+            if not (least >= -LARGEST_ORDINARY and most <= LARGEST_ORDINARY):
+                return False
+    return True
+
+
+def moderate(
+    potentials: Sequence[Tensor], choices: Sequence[Tuple[int, ...]], batch_shape: torch.Size, most_parts: int
+) -> Optional[Moderate]:
+    """The same distribution with moderate potentials; ``None`` where they are moderate as they are.
+
+    Gradients reach the potentials as if nothing had been taken off.
+
+    Args:
+        potentials: float64 or float32, each ``[*batch, …]``; 0 or −inf in padding.
+        choices: for each potential the dimensions, as negative numbers, along which a structure has one part or none;
+            empty where they are only to be cleared of NaN and +inf.
+        batch_shape: ``[*batch]``.
+        most_parts: the largest number of parts of a structure.
+    """
+    values = [potential.detach() for potential in potentials]
+    broken = _any_event([_unusable(value) for value in values], batch_shape)
+    values = [value.masked_fill(_beside(broken, value) & (value != NEGATIVE_INFINITY), 0) for value in values]
+    extreme = any(bool(((value.abs() > LARGEST_ORDINARY) & torch.isfinite(value)).any()) for value in values)
+    if not extreme and not broken.any():
+        return None
+    if extreme and any(choices):
+        values, ordinary, constant, bands = _reduced(values, choices, batch_shape, most_parts)
+    else:
+        ordinary, constant, bands = values, values[0].new_zeros(batch_shape), ()
+
+    def following(values: Sequence[Tensor]) -> Tuple[Tensor, ...]:
+        return tuple(_following(value, potential) for value, potential in zip(values, potentials))
+
+    return Moderate(following(values), following(ordinary), broken, constant, bands)
+
+
+def differences(
+    potentials: Sequence[Tensor], parts: Sequence[Tensor], reference: Sequence[Tensor]
+) -> Tuple[Tensor, ...]:
+    """``parts`` ``[*sample, *batch, …]`` less those of a structure; 0 where a large potential would turn what rounding
+    has left of an expectation into a large number."""
+    result = []
+    for potential, part, other in zip(potentials, parts, reference):
+        difference = part - other
+        noise = (potential.detach().abs() > LARGEST_RESOLVED) & (difference.abs() < ROUNDING)
+        result.append(difference.masked_fill(noise & torch.isfinite(potential), 0))
+    return tuple(result)
+
+
+def _reduced(
+    values: List[Tensor], choices: Sequence[Tuple[int, ...]], batch_shape: torch.Size, most_parts: int
+) -> Tuple[List[Tensor], List[Tensor], Tensor, Tuple[Band, ...]]:
+    """Moderate and ordinary potentials, constant and bands, see :class:`Moderate`."""
+    largest = min(LARGEST_FINITE, torch.finfo(values[0].dtype).max / 2**24)
+    values = [value.masked_fill(torch.isfinite(value), 0) + _finite(value).clamp(-largest, largest) for value in values]
+    best = [_finite(value.amax(dims, keepdim=True)) for value, dims in zip(values, choices)]
+    constant = sum(_sum_events(one, len(batch_shape)) for one in best)
+    sizes = [value.shape[len(batch_shape) :].numel() for value in values]
+
+    def flat(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([t.reshape(batch_shape.numel(), size) for t, size in zip(tensors, sizes)], 1)
+
+    def shaped(tensor: Tensor) -> List[Tensor]:
+        return [part.reshape(value.shape) for part, value in zip(tensor.split(sizes, 1), values)]
+
+    scores = flat(values)
+    moderate, ordinary, bands = _compressed(scores, flat([b.expand_as(v) for b, v in zip(best, values)]), most_parts)
+    # The other items stay as they are.
+    extreme = ((scores.abs() > LARGEST_ORDINARY) & torch.isfinite(scores)).any(1, keepdim=True)
+    moderate, ordinary = torch.where(extreme, moderate, scores), torch.where(extreme, ordinary, scores)
+    constant = constant.masked_fill(~extreme.reshape(batch_shape), 0)
+    shaped_bands = tuple(
+        Band(tuple(shaped(steps)), lost.reshape(batch_shape), kept.reshape(batch_shape)) for steps, lost, kept in bands
+    )
+    return shaped(moderate), shaped(ordinary), constant, shaped_bands
+
+
+def _compressed(
+    scores: Tensor, best: Tensor, most_parts: int
+) -> Tuple[Tensor, Tensor, List[Tuple[Tensor, Tensor, Tensor]]]:
+    """Scores ``[items, N]`` less the best of their choice, with smaller masks, and without masks; ``(steps, lost,
+    kept)`` of each band."""
+    costs = (best - scores).masked_fill(scores == NEGATIVE_INFINITY, INFINITY)
+    numbers = _bands(costs, 4 * most_parts)
+    top = _finite(costs).masked_fill(numbers != 0, 0).amax(1, keepdim=True)
+    ordinary, bands = costs.clone(), []
+    for number in range(1, int(numbers.amax()) + 1):
+        band = numbers == number
+        largest = costs.masked_fill(~band, 0).amax(1, keepdim=True)
+        step = costs.masked_fill(~band, INFINITY).amin(1, keepdim=True) / STEPS
+        exact = (largest <= MOST_STEPS * step) & (_rest(costs, scores, best, band, step).abs() <= LARGEST_ORDINARY)
+        exact = (exact | ~band).all(1, keepdim=True)
+        step = torch.where(exact, step, largest / MOST_STEPS)
+        step = torch.where(band.any(1, keepdim=True), step, 1)
+        steps = (costs / step).round().masked_fill(~band, 0)
+        rest = _rest(costs, scores, best, band, step)
+        ordinary = torch.where(band, rest, ordinary)
+        # Scores of all sizes up to the largest that there are: what is left of them is nothing beside a step.
+        rest = rest.masked_fill(rest.abs() > LARGEST_ORDINARY, 0)
+        enough = 4 * most_parts * (top + rest.abs().amax(1, keepdim=True)) + NEGLIGIBLE
+        enough = torch.where(exact, enough.clamp(min=LARGEST_ORDINARY) / STEPS, enough)
+        kept = torch.minimum(torch.exp2(enough.log2().ceil()), step)
+        costs = torch.where(band, steps * kept + rest, costs)
+        top = torch.maximum(top, costs.masked_fill(~band, 0).amax(1, keepdim=True))
+        bands.append((steps, step - kept, kept))
+    return -costs, -ordinary, bands
+
+
+def _bands(costs: Tensor, apart: int) -> Tensor:
+    """The number of the band of each cost ``[items, N]``, 0 for the ordinary ones and for those without end.
+
+    A band begins where a cost is beyond any sum of the smaller ones.
+    """
+    finite = _finite(costs)
+    ascending, order = finite.sort(1)
+    before = torch.nn.functional.pad(ascending[:, :-1], (1, 0)).clamp(min=1)
+    begins = (ascending > LARGEST_ORDINARY) & (ascending > apart * before)
+    return torch.zeros_like(order).scatter_(1, order, begins.cumsum(1)).masked_fill(costs == INFINITY, 0)
+
+
+def _rest(costs: Tensor, scores: Tensor, best: Tensor, band: Tensor, step: Tensor) -> Tensor:
+    """What is left of the costs of a band when whole steps are taken off.
+
+    The mask is in the score or, with the opposite sign, in the best one: it is taken off where it is.
+    """
+    mask = (costs / step).round() * step
+    rest = torch.where(scores.abs() > best.abs(), best - (scores + mask), (best - mask) - scores)
+    return rest.masked_fill(~band, 0)
+
+
+def _following(value: Tensor, potential: Tensor) -> Tensor:
+    """``value`` with the gradient of ``potential``; the gradient of what is no number is none either."""
+    if potential.requires_grad:
+        # A tensor of its own: the caller's may be used elsewhere.
+        potential = potential.view_as(potential)
+        unusable = _unusable(potential.detach())
+        potential.register_hook(lambda gradient: gradient.masked_fill(unusable, float("nan")))
+    finite = potential.masked_fill(~torch.isfinite(potential), 0)
+    return value + (finite - finite.detach())
+
+
+def _unusable(value: Tensor) -> Tensor:
+    return torch.isnan(value) | (value == INFINITY)
+
+
+def _finite(value: Tensor) -> Tensor:
+    return value.masked_fill(~torch.isfinite(value), 0)
+
+
+def _beside(items: Tensor, value: Tensor) -> Tensor:
+    """``[*batch]`` with dimensions for the events of ``value``."""
+    return items[(...,) + (None,) * (value.dim() - items.dim())]
+
+
+def _any_event(values: Sequence[Tensor], batch_shape: torch.Size) -> Tensor:
+    """Whether any is true, ``[*batch]``."""
+    result = torch.zeros(batch_shape, dtype=torch.bool, device=values[0].device)
+    for value in values:
+        result = result | value.reshape(batch_shape + (value.shape[len(batch_shape) :].numel(),)).any(-1)
+    return result
+
+
+def _sum_events(value: Tensor, leading: int) -> Tensor:
+    """The sum over all dimensions behind the first ``leading`` ones."""
+    return value.flatten(leading).sum(-1) if value.dim() > leading else value
