@@ -9,7 +9,7 @@ from fairseq_structattn.criterions.tree_supervision import why_impossible
 from fairseq_structattn.distributions import ProjectiveTree
 from fairseq_structattn.distributions.arcs import UNKNOWN_HEAD, ArcDistribution
 from fairseq_structattn.distributions.trees import DependencyTree
-from fairseq_structattn.tasks.source_heads import WithSourceHeads
+from fairseq_structattn.tasks.source_heads import SourceHeads, WithSourceHeads
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,11 @@ def check_trees(data, distribution: ArcDistribution) -> None:
         if not hasattr(data, "dataset"):
             return
         data = data.dataset
-    heads = data.heads
+    check_heads(data.heads, distribution)
+
+
+def check_heads(heads: SourceHeads, distribution: ArcDistribution) -> None:
+    """Checks given heads, and logs how many there are; arguments and errors as of :func:`check_trees`."""
     if isinstance(distribution, DependencyTree):
         projective = isinstance(distribution, ProjectiveTree)
         wrong = first_impossible(heads.flat, heads.starts, projective, distribution.roots == "single")

@@ -22,7 +22,7 @@ from fairseq_structattn.criterions.given_trees import check_trees
 from fairseq_structattn.criterions.guided_alignment import alignment_matrix, guided_alignment_loss
 from fairseq_structattn.criterions.length_to_failure import length_to_failure
 from fairseq_structattn.criterions.shards import shards
-from fairseq_structattn.criterions.tree_supervision import tree_supervision_loss, why_impossible
+from fairseq_structattn.criterions.tree_supervision import tree_supervision_term
 from fairseq_structattn.modules.attention import StructuredAttention
 
 logger = logging.getLogger(__name__)
@@ -227,12 +227,7 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
             return _nothing(sample["target"])
         for _, data in self._unchecked("tree_supervision"):
             check_trees(data, distribution)
-        cost, given = tree_supervision_loss(distribution, heads)
-        cost = cost.masked_fill(given == 0, 0)
-        for index in cost.isinf().nonzero().flatten().tolist()[:1]:
-            line, reason = sample["id"][index].item() + 1, why_impossible(distribution, heads[index])
-            raise ValueError(f"--tree-supervision: {sample['source_heads_path']}, line {line}: {reason}")
-        return cost.sum(), given.sum()
+        return tree_supervision_term(distribution, heads, sample["id"], sample["source_heads_path"])
 
     @classmethod
     def reduce_metrics(cls, logging_outputs) -> None:

@@ -1,6 +1,6 @@
 """Supervision of latent trees over the source by given heads."""
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,6 +27,28 @@ def tree_supervision_loss(distribution: ArcDistribution, heads: Tensor) -> Tuple
     heads = F.pad(heads, (0, distribution.max_length - heads.size(1)), value=UNKNOWN_HEAD)
     given = (heads != UNKNOWN_HEAD) & distribution.position_mask
     return -distribution.log_prob_of_heads(heads), given.sum(-1)
+
+
+def tree_supervision_term(
+    distribution: ArcDistribution, heads: Tensor, sentences: Tensor, path: Optional[str]
+) -> Tuple[Tensor, Tensor]:
+    """The loss of a batch, and over how many words, as :func:`tree_supervision_loss` has them for each sentence.
+
+    Args:
+        distribution: over the heads of the words
+        heads: ``[batch, words]``
+        sentences: numbers of the sentences in their data set ``[batch]``
+        path: the file that the heads are from, of a line for each sentence
+
+    Raises:
+        ValueError: heads that no structure of the distribution has; the message names file and line
+    """
+    cost, given = tree_supervision_loss(distribution, heads)
+    cost = cost.masked_fill(given == 0, 0)
+    for index in cost.isinf().nonzero().flatten().tolist()[:1]:
+        line, reason = sentences[index].item() + 1, why_impossible(distribution, heads[index])
+        raise ValueError(f"--tree-supervision: {path}, line {line}: {reason}")
+    return cost.sum(), given.sum()
 
 
 def why_impossible(distribution: ArcDistribution, heads: Tensor) -> str:

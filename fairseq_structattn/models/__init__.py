@@ -1,6 +1,7 @@
 """Models; importing this package registers them and their architectures with fairseq."""
 
 from fairseq_structattn.models import rnn_architectures  # noqa: F401
+from fairseq_structattn.models.decomposable_attention import DecomposableAttention
 from fairseq_structattn.models.rnn import StructuredAttentionRNN
 
-__all__ = ["StructuredAttentionRNN"]
+__all__ = ["DecomposableAttention", "StructuredAttentionRNN"]

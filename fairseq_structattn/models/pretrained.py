@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import sys
-from typing import List
+from typing import List, Optional
 
 import torch
 
@@ -25,21 +25,21 @@ def is_built_for_checkpoint() -> bool:
     return False
 
 
-def load_pretrained(embedding: WordEmbedding, dictionary, side: str, path: str) -> None:
+def load_pretrained(embedding: WordEmbedding, dictionary, side: Optional[str], path: str) -> None:
     """Reads the vectors of all words in `dictionary` that the file knows; the others, and padding, stay as they are.
 
     Without the file the embeddings have to come from a checkpoint: training is to be continued, for instance. A warning
     says so, and a training without a checkpoint ends in FileNotFoundError.
 
     Args:
-        side: ``"encoder"`` or ``"decoder"``, for messages
-        path: ``--encoder-embed-path`` or ``--decoder-embed-path``
+        side: ``"encoder"`` or ``"decoder"``, or None where a model has one table, for messages
+        path: ``--encoder-embed-path``, ``--decoder-embed-path`` or ``--embed-path``
 
     Raises:
         ValueError: a line that does not fit, by file, line and value; or no vector for any word
     """
     if not os.path.isfile(path):
-        missing = f"--{side}-embed-path {path}: no such file"
+        missing = f"{_flag(side, 'embed-path')} {path}: no such file"
         logger.warning(f"{missing}; the embeddings have to come from a checkpoint")
         embedding.await_weights(f"{missing}, and no checkpoint to take the embeddings from")
         return
@@ -53,16 +53,16 @@ def load_pretrained(embedding: WordEmbedding, dictionary, side: str, path: str) 
                 found.add(word)
     if not found:
         raise ValueError(
-            f"--{side}-embed-path {path}: no vector for any of the {len(dictionary)} words of the dictionary; is it of "
-            "another language, or are its words split in another way?"
+            f"{_flag(side, 'embed-path')} {path}: no vector for any of the {len(dictionary)} words of the dictionary; "
+            "is it of another language, or are its words split in another way?"
         )
-    logger.info(f"--{side}-embed-path {path}: vectors for {len(found)} of {len(dictionary)} words")
+    logger.info(f"{_flag(side, 'embed-path')} {path}: vectors for {len(found)} of {len(dictionary)} words")
 
 
 class _Reader:
     """Lines of a file, with their number for messages."""
 
-    def __init__(self, path: str, side: str, size: int):
+    def __init__(self, path: str, side: Optional[str], size: int):
         self.path, self.side, self.size, self.line = path, side, size, 0
 
     def vectors(self, lines):
@@ -71,9 +71,14 @@ class _Reader:
             word, *numbers = line.rstrip().split(" ")
             if self.line == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
                 self._check_size(int(numbers[0]))
-            elif line.strip():
+            elif line.strip() and not self._is_of_several_words(numbers):
                 self._check_size(len(numbers))
                 yield word, numbers
+
+    def _is_of_several_words(self, fields: List[str]) -> bool:
+        """Whether more stands between the first word and its vector than numbers: GloVe has such entries, which are no
+        word of a dictionary."""
+        return len(fields) > self.size and not all(map(_is_number, fields[: -self.size]))
 
     def parse(self, word: str, numbers: List[str]) -> List[float]:
         """The numbers of a vector."""
@@ -96,9 +101,21 @@ class _Reader:
     def _check_size(self, size: int) -> None:
         if size != self.size:
             raise self._error(
-                f"a vector of {size} numbers, but the model's embeddings have {self.size}: set --{self.side}-embed-dim "
-                "to match, or mend the file"
+                f"a vector of {size} numbers, but the model's embeddings have {self.size}: set "
+                f"{_flag(self.side, 'embed-dim')} to match, or mend the file"
             )
 
     def _error(self, what: str) -> ValueError:
-        return ValueError(f"--{self.side}-embed-path: {self.path}, line {self.line}: {what}")
+        return ValueError(f"{_flag(self.side, 'embed-path')}: {self.path}, line {self.line}: {what}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _flag(side: Optional[str], name: str) -> str:
+    return f"--{name}" if side is None else f"--{side}-{name}"

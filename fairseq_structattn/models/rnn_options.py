@@ -84,8 +84,8 @@ class RNNOptions(FairseqDataclass):
     )
     arc_score: str = _option(
         "parser",
-        "score of an arc between source words: parser (two words as a bidirectional LSTM reads them), uniform (all the "
-        "same: trees without a parser)",
+        "score of an arc between source words: parser (two words as a bidirectional LSTM reads them, additive), "
+        "biaffine (the same LSTM, a product of the two), uniform (all the same: trees without a parser)",
     )
     arc_bound: str = _option("none", "tanh: keep arc scores between -1 and 1; none: let them grow")
     parser_hidden_size: Optional[int] = _option(

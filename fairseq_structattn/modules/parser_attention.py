@@ -43,11 +43,14 @@ class ArcScorer(nn.Module):
         embed_dim: size of a word embedding
         hidden_dim: units of the LSTM in each direction, and of the hidden layer of the score
         bound: ``"tanh"``, the outer tanh, which keeps scores between −1 and 1; ``"none"``
+        layers: of the LSTM
+        dropout: between its layers, and on its states
     """
 
-    def __init__(self, embed_dim: int, hidden_dim: int, bound: str):
+    def __init__(self, embed_dim: int, hidden_dim: int, bound: str, layers: int = 1, dropout: float = 0.0):
         super().__init__()
-        self.rnn = SentenceRNN("lstm", embed_dim, hidden_dim, layers=1, bidirectional=True, dropout=0.0)
+        self.rnn = SentenceRNN("lstm", embed_dim, hidden_dim, layers, bidirectional=True, dropout=dropout)
+        self.dropout = dropout
         self.head_projection = nn.Linear(self.rnn.output_dim, hidden_dim, bias=False)
         self.dependent_projection = nn.Linear(self.rnn.output_dim, hidden_dim)
         self.energy = nn.Linear(hidden_dim, 1, bias=False)
@@ -57,16 +60,40 @@ class ArcScorer(nn.Module):
         """Scores ``[batch, n+1, n]`` for embeddings ``[n+1, batch, embed_dim]`` of the root and n words, of which
         ``words`` ``[batch]`` count."""
         states, _ = self.rnn(embedded, words + 1)
-        states = states.transpose(0, 1)
-        heads, dependents = self.head_projection(states), self.dependent_projection(states[:, 1:])
-        scores = self.energy(torch.tanh(heads.unsqueeze(2) + dependents.unsqueeze(1))).squeeze(-1)
+        states = F.dropout(states.transpose(0, 1), self.dropout, self.training)
+        scores = self._score(states, states[:, 1:])
         return torch.tanh(scores) if self.bound == "tanh" else scores
+
+    def _score(self, heads: Tensor, dependents: Tensor) -> Tensor:
+        """Scores ``[batch, n+1, n]`` of states of the LSTM ``[batch, n+1, dim]`` and ``[batch, n, dim]``."""
+        heads, dependents = self.head_projection(heads), self.dependent_projection(dependents)
+        return self.energy(torch.tanh(heads.unsqueeze(2) + dependents.unsqueeze(1))).squeeze(-1)
+
+
+class BiaffineArcScorer(ArcScorer):
+    """``θ(h → m) = r_h·U d_m + u·r_h`` with ``r_h = ReLU(W₁ x_h + b₁)`` and ``d_m = ReLU(W₂ x_m + b₂)``, where x are
+    states of a bidirectional LSTM (Dozat & Manning, "Deep Biaffine Attention for Neural Dependency Parsing", ICLR 2017,
+    section 3.1). The second term says how likely a word has dependents at all. The arguments are those of
+    :class:`ArcScorer`; `dropout` is also that of r and d."""
+
+    def __init__(self, embed_dim: int, hidden_dim: int, bound: str, layers: int = 1, dropout: float = 0.0):
+        super().__init__(embed_dim, hidden_dim, bound, layers, dropout)
+        self.head_projection = nn.Linear(self.rnn.output_dim, hidden_dim)
+        # From r to U^T r.
+        self.energy = nn.Linear(hidden_dim, hidden_dim, bias=False)
+        self.head_score = nn.Linear(hidden_dim, 1, bias=False)
+
+    def _score(self, heads: Tensor, dependents: Tensor) -> Tensor:
+        heads, dependents = F.relu(self.head_projection(heads)), F.relu(self.dependent_projection(dependents))
+        heads = F.dropout(heads, self.dropout, self.training)
+        dependents = F.dropout(dependents, self.dropout, self.training)
+        return torch.bmm(self.energy(heads), dependents.transpose(1, 2)) + self.head_score(heads)
 
 
 class UniformArcs(nn.Module):
     """All arcs score 0: trees without a parser, a control. The arguments are those of :class:`ArcScorer`."""
 
-    def __init__(self, embed_dim: int, hidden_dim: int, bound: str):
+    def __init__(self, embed_dim: int, hidden_dim: int, bound: str, layers: int = 1, dropout: float = 0.0):
         super().__init__()
 
     def forward(self, embedded: Tensor, words: Tensor) -> Tensor:
@@ -75,7 +102,7 @@ class UniformArcs(nn.Module):
         return embedded.new_zeros(batch, nodes, nodes - 1)
 
 
-SCORERS = {"parser": ArcScorer, "uniform": UniformArcs}
+SCORERS = {"parser": ArcScorer, "biaffine": BiaffineArcScorer, "uniform": UniformArcs}
 
 
 class ParserAttention(nn.Module):
@@ -101,11 +128,23 @@ class ParserAttention(nn.Module):
             states: ``[batch, 1 + src_len, state_dim]``, what the expectation is taken of
             lengths: ``[batch]``, ``</s>`` included, the root not
         """
-        words = (lengths - 1).clamp(min=0)
-        scores = self.scorer(embedded[:-1], words)
+        distribution, expected = self.expect(embedded[:-1], states[:, :-1], (lengths - 1).clamp(min=0))
+        return SoftHeads(distribution, F.pad(expected, (0, 0, 0, 1)))
+
+    def expect(self, embedded: Tensor, states: Tensor, words: Tensor) -> SoftHeads:
+        """Parses a batch of sentences without ``</s>``, right-padded, the root symbol first.
+
+        Args:
+            embedded: ``[1 + n, batch, embed_dim]``
+            states: ``[batch, 1 + n, state_dim]``, what the expectation is taken of
+            words: ``[batch]``, how many of the n count
+
+        Returns:
+            the distribution and expected heads ``[batch, n, state_dim]``, 0 on padding
+        """
+        scores = self.scorer(embedded, words)
         # Below float32 inference would not be exact.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         distribution = self.heads(scores, words, self.roots)
         marginals = distribution.marginals.to(states.dtype)
-        expected = torch.bmm(marginals.transpose(1, 2), states[:, :-1])
-        return SoftHeads(distribution, F.pad(expected, (0, 0, 0, 1)))
+        return SoftHeads(distribution, torch.bmm(marginals.transpose(1, 2), states))

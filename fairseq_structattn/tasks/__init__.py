@@ -1,5 +1,6 @@
 """Tasks; importing this package registers them with fairseq."""
 
+from fairseq_structattn.tasks.sentence_pair import SentencePairTask
 from fairseq_structattn.tasks.translation_with_heads import TranslationWithHeadsTask
 
-__all__ = ["TranslationWithHeadsTask"]
+__all__ = ["SentencePairTask", "TranslationWithHeadsTask"]

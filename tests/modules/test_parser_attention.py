@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from fairseq_structattn.distributions import ProjectiveTree
-from fairseq_structattn.modules.parser_attention import HEADS, ArcScorer, ParserAttention, UniformArcs
+from fairseq_structattn.modules.parser_attention import (
+    HEADS,
+    ArcScorer,
+    BiaffineArcScorer,
+    ParserAttention,
+    UniformArcs,
+)
 
 EMBED, STATE = 4, 3
 LENGTHS = torch.tensor([6, 1, 3, 2])  # with </s>
@@ -17,9 +23,9 @@ def inputs():
     return torch.randn(7, 4, EMBED, dtype=torch.double), torch.randn(4, 7, STATE, dtype=torch.double)
 
 
-def parser(distribution="projective-tree", roots="multi", bound="none"):
+def parser(distribution="projective-tree", roots="multi", bound="none", scorer=ArcScorer, **options):
     torch.manual_seed(1)
-    return ParserAttention(ArcScorer(EMBED, 5, bound), distribution, roots).double()
+    return ParserAttention(scorer(EMBED, 5, bound, **options), distribution, roots).double()
 
 
 def test_arc_scores_follow_the_formula(inputs):
@@ -35,9 +41,37 @@ def test_arc_scores_follow_the_formula(inputs):
             torch.testing.assert_close(scores[2, head, word], scorer.energy(torch.tanh(hidden)).squeeze())
 
 
-def test_the_outer_tanh_bounds_the_scores(inputs):
+def test_biaffine_arc_scores_follow_the_formula(inputs):
+    """Dozat & Manning 2017, equations 4 to 6."""
     embedded, _ = inputs
-    bounded, unbounded = (parser(bound=bound).scorer(embedded[:-1], LENGTHS - 1) for bound in ("tanh", "none"))
+    scorer = parser(scorer=BiaffineArcScorer, layers=2).scorer
+    scores = scorer(embedded[:-1], LENGTHS - 1)
+    words = 2
+    states, _ = scorer.rnn(embedded[: words + 1, 2].unsqueeze(1), torch.tensor([words + 1]))
+    for head in range(words + 1):
+        for word in range(words):
+            r = torch.relu(scorer.head_projection(states[head, 0]))
+            d = torch.relu(scorer.dependent_projection(states[word + 1, 0]))
+            expected = d @ scorer.energy.weight @ r + scorer.head_score.weight[0] @ r
+            torch.testing.assert_close(scores[2, head, word], expected)
+
+
+def test_dropout_is_that_of_training_only(inputs):
+    embedded, _ = inputs
+    scorer = parser(scorer=BiaffineArcScorer, layers=2, dropout=0.5).scorer
+    first, second = (scorer(embedded[:-1], LENGTHS - 1) for _ in range(2))
+    assert not torch.equal(first, second)
+    scorer.eval()
+    first, second = (scorer(embedded[:-1], LENGTHS - 1) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("scorer", [ArcScorer, BiaffineArcScorer])
+def test_the_outer_tanh_bounds_the_scores(inputs, scorer):
+    embedded, _ = inputs
+    bounded, unbounded = (
+        parser(bound=bound, scorer=scorer).scorer(embedded[:-1], LENGTHS - 1) for bound in ("tanh", "none")
+    )
     torch.testing.assert_close(bounded, torch.tanh(unbounded))
 
 
@@ -63,12 +97,22 @@ def test_heads_are_distributions_over_words_and_root(inputs, distribution, roots
         torch.testing.assert_close(heads.distribution.marginals[:, 0].sum(-1), (LENGTHS > 1).to(mass))
 
 
+@pytest.mark.parametrize("scorer", [ArcScorer, BiaffineArcScorer])
 @pytest.mark.parametrize("distribution", HEADS)
-def test_gradients_reach_every_parameter(inputs, distribution):
-    module = parser(distribution)
+def test_gradients_reach_every_parameter(inputs, distribution, scorer):
+    module = parser(distribution, scorer=scorer)
     module(*inputs, LENGTHS).vectors.pow(2).sum().backward()
     for name, parameter in module.named_parameters():
         assert parameter.grad.abs().max() > 0, name
+
+
+def test_sentences_without_an_end_are_parsed_as_those_with_one(inputs):
+    embedded, states = inputs
+    module = parser()
+    with_end = module(embedded, states, LENGTHS)
+    distribution, vectors = module.expect(embedded[:-1], states[:, :-1], LENGTHS - 1)
+    assert torch.equal(distribution.marginals, with_end.distribution.marginals)
+    assert torch.equal(vectors, with_end.vectors[:, :-1])
 
 
 def test_uniform_trees_need_no_words(inputs):

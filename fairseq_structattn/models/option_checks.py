@@ -1,0 +1,35 @@
+"""What the dataclasses of options share: how an option is declared, and how its value is checked."""
+
+from dataclasses import field
+from typing import Sequence
+
+
+def option(default, text: str):
+    """A field with a help text."""
+    return field(default=default, metadata={"help": text})
+
+
+def flag(name: str) -> str:
+    """The option of the command line that sets a field."""
+    return "--" + name.replace("_", "-")
+
+
+def check_choices(options, **allowed: Sequence[str]) -> None:
+    """Raises ValueError for the first field whose value is not among those allowed."""
+    for name, values in allowed.items():
+        if getattr(options, name) not in values:
+            raise ValueError(f"{flag(name)} {getattr(options, name)}: not known, choose from {', '.join(values)}")
+
+
+def check_at_least(options, least: float, *names: str) -> None:
+    """Raises ValueError for the first field below `least`."""
+    for name in names:
+        if getattr(options, name) < least:
+            raise ValueError(f"{flag(name)} {getattr(options, name)}: must be at least {least}")
+
+
+def check_probabilities(options, *names: str) -> None:
+    """Raises ValueError for the first field outside 0 ≤ p < 1."""
+    for name in names:
+        if not 0 <= getattr(options, name) < 1:
+            raise ValueError(f"{flag(name)} {getattr(options, name)}: must be at least 0 and less than 1")
