@@ -306,7 +306,7 @@ def check_names(names: List[str], baseline: Optional[str]) -> None:
     """Refuses names of systems that no table or picture could hold."""
     for name in names:
         if not name.strip() or any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name):
-            raise InputError(f"--system {name!r}: give a name of one line, without control characters")
+            raise InputError(f"--system {name!r}: give a name of one line in UTF-8, without control characters")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InputError(f"--system {repeated[0]}: the name is given twice; give each system its own")

@@ -155,6 +155,7 @@ def _why_not_loaded(path: str, data: str, error: Exception) -> str:
             f"these have {sizes.group(2)}; name its folder, or binarise with its dictionaries (--srcdict, --tgtdict)"
         )
     reason = " ".join(str(error).split()).split(". ")[0]  # advice that follows is for programmers
+    reason = reason if len(reason) <= 200 else reason[:200] + " …"
     return (
         f"--path {path}: no checkpoint that can be loaded with --data {data} ({type(error).__name__}: {reason}); name "
         "a checkpoint of fairseq-train, the folder of its data and, if it has one, its --user-dir"
