@@ -1,6 +1,7 @@
 """Criterions; importing this package registers them with fairseq, which does not look for them by itself."""
 
 from fairseq_structattn.criterions.label_smoothed_cross_entropy import StructuredLabelSmoothedCrossEntropy
+from fairseq_structattn.criterions.parsing import ParsingCriterion
 from fairseq_structattn.criterions.sentence_pair import SentencePairCriterion
 
-__all__ = ["SentencePairCriterion", "StructuredLabelSmoothedCrossEntropy"]
+__all__ = ["ParsingCriterion", "SentencePairCriterion", "StructuredLabelSmoothedCrossEntropy"]

@@ -2,6 +2,7 @@
 
 from fairseq_structattn.models import rnn_architectures  # noqa: F401
 from fairseq_structattn.models.decomposable_attention import DecomposableAttention
+from fairseq_structattn.models.dependency_parser import DependencyParser
 from fairseq_structattn.models.rnn import StructuredAttentionRNN
 
-__all__ = ["DecomposableAttention", "StructuredAttentionRNN"]
+__all__ = ["DecomposableAttention", "DependencyParser", "StructuredAttentionRNN"]

@@ -1,0 +1,47 @@
+"""Embeddings of how words are written, for words that training has never seen."""
+
+import zlib
+from typing import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+PREFIXES, SUFFIXES = (2, 3), (1, 2, 3, 4)
+
+
+def features(word: str) -> Iterator[str]:
+    """Beginnings and ends of a word, in small letters, and its shape: ``Xxx-dd`` for ``Abcd-175``."""
+    lower = word.lower()
+    yield from (f"{length}<{lower[:length]}" for length in PREFIXES)
+    yield from (f"{length}>{lower[-length:]}" for length in SUFFIXES)
+    yield f"={_shape(word)}"
+
+
+def _shape(word: str) -> str:
+    """Kinds of signs, of which no more than two of one kind stand side by side."""
+    kinds = ["X" if sign.isupper() else "x" if sign.isalpha() else "d" if sign.isdigit() else sign for sign in word]
+    return "".join(kind for place, kind in enumerate(kinds) if place < 2 or kinds[place - 2 : place] != [kind, kind])
+
+
+class AffixEmbedding(nn.Module):
+    """The sum of the embeddings of the affixes and of the shape of a word; different ones may share an embedding.
+
+    Args:
+        words: all words, in the order of their numbers
+        dim: size of an embedding
+        padding_idx: number of the padding symbol, whose embedding is 0
+        buckets: embeddings that the features are spread over
+    """
+
+    def __init__(self, words: Sequence[str], dim: int, padding_idx: int, buckets: int = 10000):
+        super().__init__()
+        self.padding_idx = padding_idx
+        self.table = nn.Embedding(buckets, dim)
+        numbers = [[zlib.crc32(feature.encode()) % buckets for feature in features(word)] for word in words]
+        # It follows from the dictionary, so that checkpoints do without.
+        self.register_buffer("features", torch.tensor(numbers, dtype=torch.int32), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``[..., dim]`` for numbers of words ``[...]``."""
+        embedded = self.table(self.features[tokens]).sum(-2)
+        return embedded.masked_fill(tokens.eq(self.padding_idx).unsqueeze(-1), 0.0)

@@ -1,0 +1,43 @@
+"""Writes the heads that a model finds, in the format that --load-heads reads.
+
+    python scripts/analysis/parse_sentences.py --path parser/checkpoint_best.pt --data ewt/bin \
+        --words snli/train.premise --output snli/bin/train.heads.premise
+
+A line for each sentence, the number of the head of each word, 0 for the root. The words of the sentences should be cut
+as those that the parser was trained on: for English of Universal Dependencies, do n't and dog 's.
+"""
+
+import argparse
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from parsers import DECODINGS, load_parser, parse  # noqa: E402
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from files import check_folders, check_inputs, check_outputs, command, read_lines, write_lines  # noqa: E402
+
+
+@command
+def main(arguments=None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="a model with --source-attention")
+    parser.add_argument("--data", required=True, metavar="DIR", help="the binarised data that it was trained on")
+    parser.add_argument("--user-dir", metavar="DIR", help="where the model is registered, if not by fairseq_structattn")
+    parser.add_argument("--words", required=True, metavar="FILE", help="sentences, words with spaces between")
+    parser.add_argument(
+        "--decoding", choices=DECODINGS, default="risk", help="(default: risk, see attachment_scores.py)"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE")
+    options = parser.parse_args(arguments)
+    check_inputs({"--path": options.path, "--words": options.words})
+    check_folders({"--data": options.data})
+    check_outputs({"--output": options.output})
+    sentences = [line.split() for line in read_lines(options.words)]
+    found = parse(load_parser(options.path, options.data, options.user_dir), sentences, options.decoding)
+    write_lines(options.output, [" ".join(map(str, heads)) for heads in found])
+    print(f"{options.output}: {len(found):,} sentences")
+
+
+if __name__ == "__main__":
+    main()
