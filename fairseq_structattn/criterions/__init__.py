@@ -2,6 +2,7 @@
 
 from fairseq_structattn.criterions.label_smoothed_cross_entropy import StructuredLabelSmoothedCrossEntropy
 from fairseq_structattn.criterions.parsing import ParsingCriterion
+from fairseq_structattn.criterions.question_answering import QuestionAnswering
 from fairseq_structattn.criterions.sentence_pair import SentencePairCriterion
 
-__all__ = ["ParsingCriterion", "SentencePairCriterion", "StructuredLabelSmoothedCrossEntropy"]
+__all__ = ["ParsingCriterion", "QuestionAnswering", "SentencePairCriterion", "StructuredLabelSmoothedCrossEntropy"]

@@ -3,6 +3,7 @@
 from fairseq_structattn.models import rnn_architectures  # noqa: F401
 from fairseq_structattn.models.decomposable_attention import DecomposableAttention
 from fairseq_structattn.models.dependency_parser import DependencyParser
+from fairseq_structattn.models.memory_network import MemoryNetwork
 from fairseq_structattn.models.rnn import StructuredAttentionRNN
 
-__all__ = ["DecomposableAttention", "DependencyParser", "StructuredAttentionRNN"]
+__all__ = ["DecomposableAttention", "DependencyParser", "MemoryNetwork", "StructuredAttentionRNN"]

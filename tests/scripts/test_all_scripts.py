@@ -32,6 +32,7 @@ COMMANDS = {
     "experiments/tree_transduction/draw_trees.py": "DATA --model a IN/checkpoint --output OUT.png",
     "experiments/tree_transduction/induced_trees.py": "IN/checkpoint DATA --output OUT",
     "experiments/tree_transduction/report.py": "IN/trees --dest OUT/",
+    "prepare/babi.py": "--corpus DATA --task 2 --dest OUT/",
     "prepare/join_sentences.py": "--input IN/text --languages en de --sizes 2 --output OUT",
     "prepare/number_words.py": "--train 9 --valid 2 --test 2 --dest OUT/",
     "prepare/parallel_corpus.py": (
@@ -76,6 +77,9 @@ def given(tmp_path):
     write(folder / "log", json.dumps(epoch))
     write(folder / "checkpoint", "no checkpoint")
     write(tmp_path / "data" / "dict.en.txt", "one 1")
+    for split in ("train", "test"):
+        story = ("1 Mary went home.", "2 Where is Mary?\thome\t1")
+        write(tmp_path / "data" / f"qa2_two-supporting-facts_{split}.txt", *story, *story)
     return tmp_path
 
 

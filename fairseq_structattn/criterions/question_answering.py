@@ -1,0 +1,72 @@
+"""``structattn_question_answering``: cross entropy of the answers, and how many answers and facts are right."""
+
+import math
+from typing import Dict, List
+
+import torch
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from torch import Tensor
+
+
+@register_criterion("structattn_question_answering", dataclass=FairseqDataclass)
+class QuestionAnswering(FairseqCriterion):
+    """Cross entropy of the answer to each question, and its mean over the questions of an update.
+
+    Logged beside ``loss``, in bits for each question, are in percent ``accuracy``, the share of questions whose answer
+    is the most probable symbol, and in validation ``fact_accuracy``, the share of the questions whose most likely
+    sequence of facts is that of the supporting facts, one after the other. Only questions with as many supporting facts
+    as the model has steps are counted in it; a supporting fact that the story no longer has cannot be found. Facts are
+    not trained on.
+    """
+
+    def forward(self, model, sample, reduce=True):
+        """The loss, summed over questions unless not `reduce`, the number of questions, and what to log."""
+        net_output = model(**sample["net_input"])
+        log_probs = model.get_normalized_probs(net_output, log_probs=True)
+        target = sample["target"]
+        losses = -log_probs.gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        unknown = target == self.task.target_dictionary.unk()
+        right = (log_probs.argmax(-1) == target) & ~unknown
+        logged = {
+            "loss": losses.detach().sum(),
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["nsentences"],
+            "sample_size": sample["nsentences"],
+            "right": right.sum(),
+        }
+        if not model.training:
+            logged.update(_compared(net_output[1].facts, sample["supporting"], sample["supporting_lengths"]))
+        return losses.sum() if reduce else losses, sample["nsentences"], logged
+
+    @staticmethod
+    def reduce_metrics(logging_outputs: List[Dict]) -> None:
+        """Logs the means over the questions of all `logging_outputs`."""
+
+        def total(name):
+            return sum(output.get(name, 0) for output in logging_outputs)
+
+        questions, told = total("nsentences"), total("told")
+        metrics.log_scalar("loss", total("loss") / questions / math.log(2), questions, round=3)
+        metrics.log_scalar("accuracy", 100.0 * total("right") / questions, questions, round=2)
+        if told > 0:
+            metrics.log_scalar("fact_accuracy", 100.0 * total("found") / told, told, round=2)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+def _compared(facts: Tensor, supporting: Tensor, lengths: Tensor) -> Dict[str, Tensor]:
+    """Of facts ``[batch, steps]``: questions with as many supporting facts, and with the same.
+
+    Args:
+        supporting: ``[batch, most]``
+        lengths: how many of them there are, ``[batch]``
+    """
+    steps = facts.shape[1]
+    if supporting.shape[1] < steps:
+        return {"told": torch.zeros_like(lengths).sum(), "found": torch.zeros_like(lengths).sum()}
+    told = lengths == steps
+    return {"told": told.sum(), "found": ((facts == supporting[:, :steps]).all(1) & told).sum()}

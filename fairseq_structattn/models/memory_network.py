@@ -1,0 +1,124 @@
+"""``structattn_memn2n``: question answering over a story of facts, with attention over single facts or over chains of
+them."""
+
+from dataclasses import dataclass
+from typing import Tuple
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
+from torch import Tensor
+
+from fairseq_structattn.models.option_checks import check_at_least, check_choices, check_probabilities, option
+from fairseq_structattn.models.rnn_architectures import set_defaults
+from fairseq_structattn.modules.fact_selection import ChainSelection, Selection, SuccessiveSelection
+from fairseq_structattn.modules.sentence_vectors import SentenceVectors
+
+SELECTIONS = ("successive", "chain", "unary-chain")
+
+
+@dataclass
+class MemoryNetworkOptions(FairseqDataclass):
+    """Options of ``structattn_memn2n``."""
+
+    fact_selection: str = option(
+        "successive",
+        "which facts are read: successive (a softmax at each step, after what was read before), chain (all steps in "
+        "one linear chain that scores successive facts together), unary-chain (a chain without such scores)",
+    )
+    steps: int = option(2, "facts that are looked for, one at each step")
+    embed_dim: int = option(20, "size of the vectors of words, facts and questions")
+    init_std: float = option(0.1, "parameters start normal with this standard deviation")
+    age_noise: float = option(0.0, "in training, probability that an age is skipped before each fact")
+    linear_start_epochs: int = option(
+        20, "epochs in which the softmax of --fact-selection successive is left out (linear start); 0: none"
+    )
+
+    def check(self) -> None:
+        """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
+        check_choices(self, fact_selection=SELECTIONS)
+        check_at_least(self, 1, "steps", "embed_dim")
+        check_at_least(self, 0, "linear_start_epochs")
+        check_probabilities(self, "age_noise")
+        if self.init_std <= 0:
+            raise ValueError(f"--init-std {self.init_std}: must be greater than 0")
+
+
+@register_model("structattn_memn2n", dataclass=MemoryNetworkOptions)
+class MemoryNetwork(BaseFairseqModel):
+    """End-to-end memory network (Sukhbaatar et al. 2015), and the models of Kim et al. 2017, section 4.3, in which a
+    linear chain selects the facts.
+
+    K steps have K + 1 tables of embeddings: questions are read in the first, facts are looked for in table k and read
+    in table k + 1, and the rows of the last score the answers (adjacent tying). Words and answers are symbols of one
+    dictionary.
+
+    Args:
+        sentences: vectors of questions and facts, in K + 1 tables
+        selection: of K facts, from these
+        linear_start_epochs: epochs with ``linear`` weights, see
+            :class:`~fairseq_structattn.modules.fact_selection.FactSelection`
+    """
+
+    def __init__(self, sentences: SentenceVectors, selection, linear_start_epochs: int):
+        super().__init__()
+        self.sentences, self.selection, self.linear_start_epochs = sentences, selection, linear_start_epochs
+        # Part of the checkpoint: one of a linear epoch has to be read as it was trained.
+        self.register_buffer("linear", torch.tensor(linear_start_epochs > 0))
+
+    @classmethod
+    def build_model(cls, cfg, task) -> "MemoryNetwork":
+        """Builds the model for the dictionary of `task`.
+
+        Args:
+            cfg: the options, as fairseq's configuration, a namespace or :class:`MemoryNetworkOptions`
+            task: with ``source_dictionary``, and ``cfg.max_facts``, the facts of a story at most
+
+        Raises:
+            ValueError: options that cannot work, by name and value
+        """
+        options = MemoryNetworkOptions.from_namespace(cfg)
+        options.check()
+        dictionary, dim, steps = task.source_dictionary, options.embed_dim, options.steps
+        sentences = SentenceVectors(
+            len(dictionary), dim, steps + 1, task.cfg.max_facts, dictionary.pad(), options.init_std, options.age_noise
+        )
+        if options.fact_selection == "successive":
+            return cls(sentences, SuccessiveSelection(dim, steps), options.linear_start_epochs)
+        edges = options.fact_selection == "chain"
+        return cls(sentences, ChainSelection(dim, steps, edges, options.init_std), 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """What the task calls at the beginning of each epoch, counted from 1: linear start ends after its epochs."""
+        super().set_epoch(epoch)
+        self.linear.fill_(epoch <= self.linear_start_epochs)
+
+    def forward(self, facts: Tensor, lengths: Tensor, question: Tensor) -> Tuple[Tensor, Selection]:
+        """Scores of all symbols as answers ``[batch, symbols]``, and the facts that were selected.
+
+        Args:
+            facts: ``[batch, facts, words]``, the oldest first, right-padded
+            lengths: facts of each story, at least 1, ``[batch]``
+            question: ``[batch, words]``, right-padded
+        """
+        vectors = self.sentences.facts(facts, lengths)
+        selection = self.selection(self.sentences.question(question), vectors, lengths, bool(self.linear))
+        return selection.answer @ self.sentences.table(-1).t(), selection
+
+    def get_normalized_probs(self, net_output, log_probs, sample=None) -> Tensor:
+        """(Log-)probabilities of all symbols, ``[batch, symbols]``, in float32 at least."""
+        logits = net_output[0]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)
+
+
+@register_model_architecture("structattn_memn2n", "structattn_memn2n_chain")
+def chain(options) -> None:
+    """Kim et al. 2017, "binary CRF": the facts of all steps under one chain, whose edges score successive facts."""
+    set_defaults(options, fact_selection="chain")
+
+
+@register_model_architecture("structattn_memn2n", "structattn_memn2n_unary_chain")
+def unary_chain(options) -> None:
+    """Kim et al. 2017, "unary CRF": the same without edges."""
+    set_defaults(options, fact_selection="unary-chain")

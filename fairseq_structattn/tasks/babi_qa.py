@@ -1,0 +1,90 @@
+"""``structattn_babi``: questions about short stories, whose answer is one symbol (bAbI, Weston et al. 2015)."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Optional
+
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import FairseqTask, register_task
+from omegaconf import II
+
+from fairseq_structattn.tasks.stories import StoryDataset, read_questions
+
+DICTIONARY = "dict.txt"
+
+
+@dataclass
+class BabiOptions(FairseqDataclass):
+    """Options of ``structattn_babi``."""
+
+    data: Optional[str] = field(
+        default=None, metadata={"help": "folder that scripts/prepare/babi.py wrote: SPLIT.jsonl, and dict.txt"}
+    )
+    max_facts: int = field(default=25, metadata={"help": "of longer stories, the last facts before the question"})
+    train_subset: str = II("dataset.train_subset")
+    seed: int = II("common.seed")
+
+
+@register_task("structattn_babi", dataclass=BabiOptions)
+class BabiTask(FairseqTask):
+    """Question answering over the facts of a story; words and answers are symbols of one dictionary.
+
+    Args:
+        cfg: the options
+        dictionary: of words and answers
+    """
+
+    def __init__(self, cfg: BabiOptions, dictionary: Dictionary):
+        super().__init__(cfg)
+        self.dictionary = dictionary
+
+    @classmethod
+    def setup_task(cls, cfg: BabiOptions, **kwargs) -> "BabiTask":
+        """Loads the dictionary.
+
+        Raises:
+            FileNotFoundError: the folder has none
+            ValueError: ``--max-facts`` below 1
+        """
+        if cfg.max_facts < 1:
+            raise ValueError(f"--max-facts {cfg.max_facts}: must be at least 1")
+        path = os.path.join(_folder(cfg), DICTIONARY)
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"no file {path}; scripts/prepare/babi.py makes such a folder")
+        return cls(cfg, Dictionary.load(path))
+
+    def load_dataset(self, split, epoch=1, combine=False, **kwargs):
+        """Loads the questions of a split; those to train on are shuffled.
+
+        Raises:
+            FileNotFoundError: there is no ``SPLIT.jsonl``
+            ValueError: see :func:`~fairseq_structattn.tasks.stories.read_questions`
+        """
+        path = os.path.join(_folder(self.cfg), f"{split}.jsonl")
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"no file {path}, so that there is no split {split}")
+        shuffle = split == self.cfg.train_subset
+        self.datasets[split] = StoryDataset(
+            read_questions(path), self.dictionary, self.cfg.max_facts, shuffle, self.cfg.seed
+        )
+
+    def begin_epoch(self, epoch, model):
+        """Tells the model the epoch, on which its linear start depends."""
+        model.set_epoch(epoch)
+
+    def max_positions(self):
+        return None
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.dictionary
+
+
+def _folder(cfg: BabiOptions) -> str:
+    return utils.split_paths(cfg.data)[0]

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Question answering on bAbI (Kim et al. 2017, section 4.3): twelve tasks, three models, random starts chosen on held-out
+# questions.
+#
+#     bash scripts/experiments/babi/run.sh [--corpus FOLDER] [WORK_DIR] [SYSTEM.SETTING ...]
+#
+# FOLDER is the folder `en` of bAbI tasks v1.2. It is needed once. WORK_DIR (default: babi) takes data, checkpoints and logs.
+# Systems are memn2n, chain and unary_chain, settings those of trainings.py; without names all systems are trained in the
+# published setting, and memn2n and chain in the tuned one. Each finished start is a line of results.jsonl beside this
+# script; one that is there is not made again, so that the experiment can be spread over days and machines. SEEDS (default:
+# 1 2 3 4 5), JOBS (trainings at a time, default 1) and PYTHON may be set; each training uses one core.
+set -euo pipefail
+. "$(dirname "$0")/../queue.sh"
+structattn_usage "$0" "--corpus=" - "$@"
+cd "$(dirname "$0")/../../.."
+here=scripts/experiments/babi
+corpus=""
+positional=()
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --corpus)
+            corpus=$2
+            shift
+            ;;
+        *) positional+=("$1") ;;
+    esac
+    shift
+done
+work=${positional[0]:-babi}
+names=()
+[ ${#positional[@]} -lt 2 ] || names=("${positional[@]:1}")
+[ ${#names[@]} -gt 0 ] ||
+    names=(memn2n.published chain.published unary_chain.published memn2n.tuned chain.tuned)
+seeds=${SEEDS:-1 2 3 4 5}
+python=${PYTHON:-python}
+results=${RESULTS:-$here/results.jsonl}
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+mkdir -p "$work/logs"
+
+for task in 2 3 7 8 11 13 14 15 16 17 18 19; do
+    [ ! -e "$work/data/qa$task/dict.txt" ] || continue
+    [ -n "$corpus" ] || {
+        echo "error: no data in $work: name the folder en of bAbI tasks v1.2 by --corpus" >&2
+        exit 2
+    }
+    "$python" scripts/prepare/babi.py --corpus "$corpus" --task "$task" --dest "$work/data/qa$task"
+done
+
+one() { # SYSTEM.SETTING SEED
+    "$python" $here/trainings.py "$1" --seeds "$2" --data "$work/data" --work "$work/runs" --results "$results" \
+        --command "bash $here/run.sh" 2> "$work/logs/$1-$2" || { tail -n 20 "$work/logs/$1-$2" >&2; return 1; }
+}
+
+queue "${JOBS:-1}" "$seeds" "${names[@]}"
+"$python" $here/report.py --results "$results"

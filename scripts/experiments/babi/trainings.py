@@ -1,0 +1,208 @@
+"""Trains and measures memory networks on bAbI: one start after the other in one process, through fairseq's own trainer.
+
+    python scripts/experiments/babi/trainings.py --data babi/data --work babi --results R --seeds 1,2 chain.published
+
+A row of the results, one line of JSON, is one start: its model on one task, at the epoch with most right answers on the
+validation set, measured there and on the test set. Rows that are there, with the same options and data, are not made
+again, so that results of several sessions and machines add up.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from typing import Dict, Iterable, List, NamedTuple, Set
+
+os.environ.setdefault("LOGLEVEL", "WARNING")  # of fairseq, which would tell every epoch
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+sys.path.insert(0, os.path.join(REPOSITORY, "scripts"))
+from files import InputError, check_folders, check_inputs, check_output_folders, command, numbered_lines  # noqa: E402
+from results import machine, versions  # noqa: E402
+
+# Steps of each task (Kim et al. 2017, table 4).
+STEPS = {2: 2, 3: 3, 7: 3, 8: 3, 11: 2, 13: 2, 14: 2, 15: 2, 16: 3, 17: 2, 18: 2, 19: 2}
+SYSTEMS = {
+    "memn2n": "structattn_memn2n",
+    "chain": "structattn_memn2n_chain",
+    "unary_chain": "structattn_memn2n_unary_chain",
+}
+# Rate 0.01 and norm 40 of the sum over 32 questions, as published, are 0.32 and 1.25 of their mean.
+HALVED = [str(0.32 * 0.5 ** (epoch // 25)) for epoch in range(100)]
+SETTINGS = {
+    "published": f"--optimizer sgd --lr {','.join(HALVED)} --clip-norm 1.25 --batch-size 32 --max-epoch 100".split(),
+}
+SPLITS = ("valid", "test")
+COLUMNS = ("task", "system", "setting", "seed", "fingerprint")
+
+
+class Start(NamedTuple):
+    """One training."""
+
+    task: int
+    system: str
+    setting: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"qa{self.task}.{self.system}.{self.setting}-{self.seed}"
+
+    @property
+    def options(self) -> List[str]:
+        """Of fairseq-train, without paths and seed."""
+        return [
+            *("--task", "structattn_babi", "--arch", SYSTEMS[self.system], "--steps", str(STEPS[self.task])),
+            *("--criterion", "structattn_question_answering", "--lr-scheduler", "fixed"),
+            *("--required-batch-size-multiple", "1", "--best-checkpoint-metric", "accuracy"),
+            *("--maximize-best-checkpoint-metric", *SETTINGS[self.setting]),
+        ]
+
+
+def fingerprint(start: Start, data: str) -> str:
+    """Of the options and the data of a training: 12 hexadecimal digits."""
+    digest = hashlib.sha256("\n".join(start.options).encode())
+    for name in ("dict.txt", "train.jsonl", "valid.jsonl", "test.jsonl"):
+        with open(os.path.join(data, name), "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()[:12]
+
+
+def read_rows(path: str) -> List[Dict]:
+    """The rows of a file of results; none if there is no such file.
+
+    Raises:
+        InputError: a line that is no row
+    """
+    if not os.path.exists(path):
+        return []
+    rows = []
+    for number, line in numbered_lines(path):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not set(COLUMNS) <= set(row):
+            raise InputError(f"{path}, line {number}: not a row of trainings.py; remove the line to have it made again")
+        rows.append(row)
+    return rows
+
+
+def done(rows: Iterable[Dict]) -> Set:
+    """What identifies the trainings that have a row."""
+    return {tuple(row[column] for column in COLUMNS) for row in rows}
+
+
+def train(start: Start, data: str, folder: str) -> None:
+    """One training by fairseq, which leaves ``checkpoint_best.pt`` in `folder`."""
+    from fairseq_cli.train import main as fairseq_train  # first: it sets up logging
+
+    from fairseq import checkpoint_utils, options  # isort: skip
+    from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
+    # fairseq keeps the best score so far on the function itself, where the next training would find it.
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    given = [data, "--user-dir", os.path.join(REPOSITORY, "fairseq_structattn"), "--seed", str(start.seed), "--cpu"]
+    given += [*start.options, "--save-dir", folder, "--batch-size-valid", "500", "--num-workers", "0"]
+    given += ["--no-epoch-checkpoints", "--no-last-checkpoints", "--no-save-optimizer-state"]
+    parser = options.get_training_parser()
+    fairseq_train(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, given + ["--log-format", "none"])))
+
+
+def measure(checkpoint: str, data: str) -> Dict:
+    """Accuracies and loss of both splits, as fairseq-validate prints them, and the epoch of the checkpoint."""
+    import torch
+    from fairseq import checkpoint_utils
+    from fairseq.logging import metrics
+
+    state = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)
+    loaded = checkpoint_utils.load_model_ensemble_and_task([checkpoint], {"data": data}, state=state)
+    models, configuration, task = loaded
+    criterion = task.build_criterion(configuration.criterion)
+    found = {"epoch": state["extra_state"]["train_iterator"]["epoch"]}
+    if state["extra_state"]["train_iterator"].get("iterations_in_epoch", 0) == 0:
+        found["epoch"] -= 1  # saved at the end of an epoch, it says which comes next
+    models[0].eval()
+    for split in SPLITS:
+        task.load_dataset(split)
+        dataset = task.dataset(split)
+        with torch.no_grad(), metrics.aggregate(new_root=True) as measured:
+            _, _, logged = criterion(models[0], dataset.collater(list(range(len(dataset)))))
+            task.reduce_metrics([logged], criterion)
+        values = measured.get_smoothed_values()
+        found.update({f"{split}_{name}": values.get(name) for name in ("accuracy", "fact_accuracy", "loss")})
+    return found
+
+
+def run(start: Start, data: str, work: str) -> Dict:
+    """Trains and measures; the row without its fingerprint."""
+    folder = os.path.join(work, start.name)
+    began = time.time()
+    train(start, data, folder)
+    seconds = round(time.time() - began, 1)
+    return {**start._asdict(), **measure(os.path.join(folder, "checkpoint_best.pt"), data), "seconds": seconds}
+
+
+def append(path: str, row: Dict) -> None:
+    """Adds a line in one piece, since other processes may do so, too."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "ab", buffering=0) as file:
+        file.write((json.dumps(row) + "\n").encode())
+
+
+def parse_arguments(arguments=None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", metavar="SYSTEM.SETTING", help="see SYSTEMS and SETTINGS in the source")
+    parser.add_argument("--data", required=True, metavar="DIR", help="holds qa2, … as scripts/prepare/babi.py writes")
+    parser.add_argument("--work", required=True, metavar="DIR", help="takes a folder for each training")
+    parser.add_argument("--results", required=True, metavar="FILE", help="rows are added to it")
+    parser.add_argument("--seeds", default="1", metavar="S,…", help="seeds of the starts (default: 1)")
+    parser.add_argument("--tasks", default=",".join(map(str, STEPS)), metavar="N,…", help="default: the published ones")
+    parser.add_argument("--command", default="", help="what the rows say that they were made by")
+    options = parser.parse_args(arguments)
+    options.seeds = _numbers("--seeds", options.seeds)
+    options.tasks = _numbers("--tasks", options.tasks)
+    for number in options.tasks:
+        if number not in STEPS:
+            raise InputError(f"--tasks {number}: not one of {', '.join(map(str, STEPS))}")
+    for name in options.names:
+        system, _, setting = name.partition(".")
+        if system not in SYSTEMS or setting not in SETTINGS:
+            known = f"systems {', '.join(SYSTEMS)}; settings {', '.join(SETTINGS)}"
+            raise InputError(f"{name}: no SYSTEM.SETTING; {known}")
+    return options
+
+
+def _numbers(option: str, text: str) -> List[int]:
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError(f"{option} {text}: not numbers with commas between, such as 1,2,3") from None
+
+
+@command
+def main(arguments=None) -> None:
+    options = parse_arguments(arguments)
+    folders = {task: os.path.join(options.data, f"qa{task}") for task in options.tasks}
+    check_folders({f"--tasks {task}:": folder for task, folder in folders.items()})
+    check_output_folders({"--work": options.work})
+    if os.path.exists(options.results):
+        check_inputs({"--results": options.results})
+    about = {"command": options.command, "versions": versions(), "machine": machine()}
+    for seed in options.seeds:
+        for name in options.names:
+            for task, data in folders.items():
+                start = Start(task, *name.split("."), seed)
+                own = {"fingerprint": fingerprint(start, data)}
+                if (*start, own["fingerprint"]) in done(read_rows(options.results)):
+                    continue
+                row = run(start, data, options.work)
+                append(options.results, {**row, **own, **about})
+                told = f"answers {row['test_accuracy']} %, facts {row['test_fact_accuracy']} %"
+                print(f"{start.name}: {told}, {row['seconds']} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
