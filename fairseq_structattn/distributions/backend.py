@@ -2,14 +2,17 @@
 
 ``auto`` (the default) takes the fastest one that the device, the dtype and the potentials allow; ``cuda`` insists on
 the Triton kernels, ``cpu`` on the kernels compiled for the CPU; ``reference`` takes the plain PyTorch specification
-everywhere: slower, but twice differentiable. The environment variable ``STRUCTATTN_BACKEND`` sets the choice for a
-process, :func:`use_backend` for a block of code.
+everywhere, which is slower. The environment variable ``STRUCTATTN_BACKEND`` sets the choice for a process,
+:func:`use_backend` for a block of code.
 """
 
+import functools
+import logging
 import os
+import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Iterator, Optional
+from typing import Iterator, List, Optional, Tuple
 
 import torch
 
@@ -18,9 +21,12 @@ from . import compiled, triton_kernels
 BACKENDS = ("auto", "cuda", "cpu", "reference")
 ENVIRONMENT_VARIABLE = "STRUCTATTN_BACKEND"
 
-_KERNELS = {"cuda": triton_kernels, "cpu": compiled}
-_PACKAGES = {"cuda": "triton", "cpu": "numba"}
+logger = logging.getLogger(__name__)
+
 _override: ContextVar[Optional[str]] = ContextVar("structattn_backend", default=None)
+# The blocks that are open in the main thread, each with an identity, as tasks of an event loop may close them in any
+# order.
+_of_main_thread: List[Tuple[object, str]] = []
 
 
 def current_backend() -> str:
@@ -32,27 +38,36 @@ def current_backend() -> str:
     override = _override.get()
     if override is not None:
         return override
+    for _, name in reversed(tuple(_of_main_thread)):
+        return name
     return _checked(os.environ.get(ENVIRONMENT_VARIABLE) or "auto", ENVIRONMENT_VARIABLE)
 
 
 def compiled_for(device: torch.device) -> Optional[str]:
     """The compiled kernels to run on tensors of ``device``: ``"cuda"``, ``"cpu"``, or ``None`` for plain PyTorch.
 
+    Under ``auto``, a GPU on which the kernels cannot run computes in plain PyTorch, after one warning that says why.
+
     Raises:
         ValueError: the backend in force needs another device.
         ImportError: the backend in force needs a package that is not installed.
+        RuntimeError: the backend in force is ``cuda``, and something else keeps the kernels from running.
     """
     backend = current_backend()
     if backend == "reference":
         return None
     if backend == "auto":
-        usable = device.type in _KERNELS and _KERNELS[device.type].available()
-        return device.type if usable else None
-    if not _KERNELS[backend].available():
-        package = _PACKAGES[backend]
-        raise ImportError(
-            f"backend '{backend}' needs {package}: pip install {package}, or choose 'auto' or 'reference'"
-        )
+        return device.type if _is_usable(device) else None
+    if backend == "cpu" and not compiled.available():
+        raise ImportError("backend 'cpu' needs numba: pip install numba, or choose 'auto' or 'reference'")
+    if backend == "cuda":
+        if not triton_kernels.available():
+            raise ImportError("backend 'cuda' needs triton: pip install triton, or choose 'auto' or 'reference'")
+        if device.type == "cuda" and triton_kernels.obstacle(device) is not None:
+            raise RuntimeError(
+                f"backend 'cuda' cannot run its kernels: {triton_kernels.obstacle(device)}; or choose 'auto' or "
+                "'reference'"
+            )
     interpreted = backend == "cuda" and device.type == "cpu" and triton_kernels.interpreted()
     if device.type != backend and not interpreted:
         way_out = " (or set TRITON_INTERPRET=1 before Triton is imported)" if backend == "cuda" else ""
@@ -62,18 +77,52 @@ def compiled_for(device: torch.device) -> Optional[str]:
     return backend
 
 
+# torch.compile, which cannot read a context variable, asks once, when it compiles. (What torch.compiler's
+# assume_constant_result does, without the seconds that its import costs.)
+for function in (current_backend, compiled_for):
+    function._dynamo_marked_constant = True
+
+
+def _is_usable(device: torch.device) -> bool:
+    if device.type == "cpu":
+        return compiled.available()
+    if device.type != "cuda":
+        return False
+    obstacle = triton_kernels.obstacle(device)
+    if obstacle is not None:
+        _warn(obstacle)
+    return obstacle is None
+
+
+@functools.lru_cache(maxsize=None)
+def _warn(obstacle: str) -> None:
+    """Once for each reason."""
+    logger.warning("Structured attention runs in plain PyTorch on this GPU, several times slower: %s", obstacle)
+
+
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
     """Run a block with the backend ``name``; what counts is when a quantity is computed, not when it is differentiated.
+
+    A block of the main thread also governs every other thread, for as long as it is open, where that thread has opened
+    no block of its own: a pool's, a loader's, autograd's. A block of another thread governs that thread alone; whatever
+    it starts gets the same by ``contextvars.copy_context().run``.
+
+    A function of ``torch.compile`` keeps the backend that was in force when it was compiled.
 
     Raises:
         ValueError: ``name`` is not one of ``auto``, ``cuda``, ``cpu``, ``reference``.
     """
     token = _override.set(_checked(name, "use_backend"))
+    block = (object(), name)
+    if threading.current_thread() is threading.main_thread():
+        _of_main_thread.append(block)
     try:
         yield
     finally:
         _override.reset(token)
+        if block in _of_main_thread:
+            _of_main_thread.remove(block)
 
 
 def _checked(name: str, origin: str) -> str:

@@ -8,8 +8,8 @@ items of a batch that lets go of the interpreter lock, and a pool of ``torch.get
 import functools
 import logging
 import os
-from concurrent.futures import ThreadPoolExecutor
-from typing import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Callable, List
 
 import torch
 
@@ -78,11 +78,23 @@ def over_batch(kernel: Callable, batch: int, *arguments) -> None:
         for part in remaining:
             kernel(part, parts, *arguments)
 
-    helpers = [_pool(workers - 1).submit(work) for _ in range(workers - 1)]
+    helpers = _helpers(work, workers - 1)
     work()
     for helper in helpers:
         if not helper.cancel():
             helper.result()
+
+
+def _helpers(work: Callable, count: int) -> List[Future]:
+    """Threads that do the same work as the caller; fewer, or none, where Python starts no more of them."""
+    helpers = []
+    try:
+        for _ in range(count):
+            helpers.append(_pool(count).submit(work))
+    except RuntimeError:
+        # The main thread has ended, or the system has no thread left. The caller does alone what nobody else takes.
+        pass
+    return helpers
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,16 +1,20 @@
 """The machinery of compiled kernels: threads, forks, a machine without numba."""
 
+import contextvars
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
-from fairseq_structattn.distributions import compiled, triton_kernels, use_backend
-from fairseq_structattn.distributions.backend import compiled_for
+from fairseq_structattn.distributions import backend, compiled, triton_kernels, use_backend
+from fairseq_structattn.distributions.backend import compiled_for, current_backend
 
 numba = pytest.importorskip("numba")
 
@@ -58,6 +62,22 @@ def test_an_error_in_any_thread_arrives(threads):
 
     with pytest.raises(RuntimeError, match="in the last thread"):
         compiled.over_batch(broken, 10)
+
+
+def test_threads_that_outlive_the_main_one_compute():
+    program = (
+        "import threading, time, torch\n"
+        "from fairseq_structattn.distributions import compiled\n"
+        "torch.set_num_threads(3)\n"
+        "def work():\n"
+        "    threading.main_thread().join()\n"
+        "    items = []\n"
+        "    compiled.over_batch(lambda first, stride: items.extend(range(first, 20, stride)), 20)\n"
+        "    print(sorted(items) == list(range(20)), flush=True)\n"
+        "threading.Thread(target=work).start()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, stdout=subprocess.PIPE)
+    assert done.stdout.decode().strip() == "True"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -110,6 +130,105 @@ def test_backend_cuda_computes_on_the_cpu_only_under_the_interpreter(monkeypatch
     assert compiled_for(CPU) == "cpu"
 
 
+def test_a_block_of_the_main_thread_reaches_all_threads():
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(current_backend).result() == "auto"
+        with use_backend("cpu"):
+            with use_backend("reference"):
+                assert pool.submit(current_backend).result() == "reference"
+                assert _in_new_thread(current_backend) == "reference"
+            assert pool.submit(current_backend).result() == "cpu"
+        assert pool.submit(current_backend).result() == "auto"
+
+
+def test_blocks_of_two_threads_do_not_disturb_each_other():
+    meeting, seen = threading.Barrier(2, timeout=30), {}
+
+    def work(name):
+        with use_backend(name):
+            meeting.wait()
+            seen[name] = current_backend(), contextvars.copy_context().run(current_backend)
+            meeting.wait()
+        seen[name + " after"] = current_backend()
+
+    with use_backend("auto"):
+        threads = [threading.Thread(target=work, args=(name,)) for name in ("reference", "cpu")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert current_backend() == "auto"
+    assert seen == {
+        "reference": ("reference",) * 2, "cpu": ("cpu",) * 2, "reference after": "auto", "cpu after": "auto",
+    }  # fmt: skip
+
+
+def test_blocks_may_be_closed_in_any_order():
+    first, second = use_backend("cpu"), use_backend("reference")
+    contexts = contextvars.copy_context(), contextvars.copy_context()
+    contexts[0].run(first.__enter__)
+    contexts[1].run(second.__enter__)
+    contexts[0].run(first.__exit__, None, None, None)
+    assert _in_new_thread(current_backend) == "reference"
+    contexts[1].run(second.__exit__, None, None, None)
+    assert _in_new_thread(current_backend) == "auto"
+
+
+def _in_new_thread(function):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@pytest.fixture
+def fresh_obstacles(monkeypatch):
+    """What is known about GPUs is forgotten before and after, and there is Triton, not interpreting."""
+    pytest.importorskip("triton")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(triton_kernels, "interpreted", lambda: False)
+    triton_kernels.obstacle.cache_clear()
+    backend._warn.cache_clear()
+    yield
+    triton_kernels.obstacle.cache_clear()
+
+
+OBSTACLES = {
+    "Triton 2.1.0 is too old for them: pip install 'triton>=3.0'": lambda patch: patch(
+        triton_kernels, "_triton", lambda: types.SimpleNamespace(__version__="2.1.0")
+    ),
+    "finds none: install gcc or clang, or set CC": lambda patch: patch(shutil, "which", lambda name: None),
+    "compute capability 6.1, and they need 7.0": lambda patch: (
+        patch(torch.cuda, "is_available", lambda: True),
+        patch(torch.cuda, "get_device_capability", lambda device: (6, 1)),
+    ),
+    "PyTorch for ROCm": lambda patch: patch(torch.version, "hip", "6.2"),
+    "Triton is not installed: pip install triton": lambda patch: patch(triton_kernels, "available", lambda: False),
+}
+
+
+@pytest.mark.parametrize("reason", OBSTACLES)
+def test_auto_takes_plain_pytorch_after_one_warning_where_kernels_cannot_run(
+    fresh_obstacles, monkeypatch, caplog, reason
+):
+    OBSTACLES[reason](monkeypatch.setattr)
+    assert compiled_for(GPU) is None
+    assert compiled_for(GPU) is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and reason in record.getMessage()
+    with use_backend("cuda"), pytest.raises((RuntimeError, ImportError), match="choose 'auto' or 'reference'"):
+        compiled_for(GPU)
+
+
+@pytest.mark.parametrize("version", ("3.0.0", "3.7.1+git1a2b", "10.0"))
+def test_kernels_run_with_newer_releases_of_triton(fresh_obstacles, monkeypatch, version):
+    monkeypatch.setattr(triton_kernels, "_triton", lambda: types.SimpleNamespace(__version__=version))
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/" + name)
+    if not torch.cuda.is_available():
+        assert compiled_for(GPU) == "cuda"
+
+
 @pytest.mark.parametrize("value", ("0", "1"))
 def test_interpreted_is_what_was_set_when_triton_was_imported(value):
     pytest.importorskip("triton")
@@ -130,7 +249,9 @@ def test_next_power_of_two():
 
 def test_plain_pytorch_serves_without_triton(monkeypatch):
     monkeypatch.setattr(triton_kernels, "available", lambda: False)
+    triton_kernels.obstacle.cache_clear()
     assert compiled_for(GPU) is None
+    triton_kernels.obstacle.cache_clear()
     with use_backend("cuda"), pytest.raises(ImportError, match="pip install triton"):
         compiled_for(GPU)
 
