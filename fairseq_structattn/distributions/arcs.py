@@ -5,6 +5,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
+from .operations import has_values
 from .semirings import NEGATIVE_INFINITY
 from .structured import StructuredDistribution, _not_negative, cached
 
@@ -72,7 +73,7 @@ class ArcDistribution(StructuredDistribution):
             expected = tuple(self.batch_shape) + (self.max_length,)
             raise ValueError(f"heads has shape {tuple(heads.shape)}; it must be {expected}")
         known = (heads != UNKNOWN_HEAD) & self.position_mask
-        if torch.equal(known, self.position_mask):
+        if has_values(known) and torch.equal(known, self.position_mask):
             return self.log_prob(self._arcs_of(heads))
         with self._full_precision():
             others = known.unsqueeze(-2) & (self._arcs_of(heads) == 0)

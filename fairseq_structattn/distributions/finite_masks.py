@@ -20,6 +20,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from .operations import has_values
 from .semirings import NEGATIVE_INFINITY
 
 INFINITY = float("inf")
@@ -90,13 +91,7 @@ class Moderate(NamedTuple):
 
 def readable(tensor: Tensor) -> bool:
     """Whether the values of a tensor may be looked at: on the CPU, and not while a graph is traced."""
-    if tensor.device.type != "cpu" or type(tensor) not in (Tensor, torch.nn.Parameter):
-        return False
-    compiler, functorch = getattr(torch, "compiler", None), getattr(torch._C, "_functorch", None)
-    if compiler is not None and getattr(compiler, "is_compiling", bool)():
-        return False
-    wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
-    return wrapped is None or not wrapped(tensor)
+    return tensor.device.type == "cpu" and has_values(tensor)
 
 
 def all_ordinary(tensors: Sequence[Tensor]) -> bool:

@@ -1,15 +1,18 @@
 """The contract of a distribution over structures, and what all of them share."""
 
+import os
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from . import finite_masks
+from .operations import has_values, is_compiling
 from .semirings import NEGATIVE_INFINITY
 
+CHECK = "STRUCTATTN_CHECK"
 # Kinds of devices that cannot compute in float64.
 WITHOUT_FLOAT64 = ("mps",)
 
@@ -31,7 +34,9 @@ class cached:
     def __get__(self, instance, owner=None):
         if instance is None:
             return self
-        key = (self._name, torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+        # torch.compile does not let the mode be asked for, and keeps inference mode outside.
+        inference = not is_compiling() and torch.is_inference_mode_enabled()
+        key = (self._name, torch.is_grad_enabled(), inference)
         if key not in instance._cache:
             instance._check_unchanged()
             with instance._full_precision():
@@ -72,8 +77,9 @@ class StructuredDistribution(ABC):
 
     Raises:
         TypeError: potentials that are not floating point, lengths that are not integers.
-        ValueError: lengths that do not fit the batch, or, where they are on the CPU, lie outside 0..``max_length``
-            (on an accelerator the check would have to wait for the device).
+        ValueError: lengths that do not fit the batch or lie outside 0..``max_length``. On an accelerator, where to look
+            would be to wait, and while ``torch.compile`` or ``torch.func`` reads the code, lengths outside count as the
+            nearest one inside; with ``STRUCTATTN_CHECK=1`` in the environment those on an accelerator raise as well.
     """
 
     def __init__(
@@ -364,6 +370,8 @@ class StructuredDistribution(ABC):
             RuntimeError: says which ones.
         """
         # Tensors of inference mode do not count their changes.
+        if not has_values(*self._given.values()):
+            return
         versions = {name: t._version for name, t in self._given.items() if not t.is_inference()}
         if self._versions is None:
             self._versions = versions
@@ -377,7 +385,8 @@ class StructuredDistribution(ABC):
 
     @contextmanager
     def _full_precision(self) -> Iterator[None]:
-        with torch.autocast(self.device.type, enabled=False):
+        # Shapes alone have no precision, and autocast knows no such device.
+        with nullcontext() if self.device.type == "meta" else torch.autocast(self.device.type, enabled=False):
             yield
 
     def _check_comparable(self, other: "StructuredDistribution") -> None:
@@ -389,7 +398,8 @@ class StructuredDistribution(ABC):
                 f"other has batch shape {tuple(theirs[0])} and {theirs[1]} positions; "
                 f"kl needs {tuple(mine[0])} and {mine[1]}"
             )
-        if self.device.type == "cpu" and not torch.equal(self.lengths, other.lengths):
+        compared = self.device.type == "cpu" and has_values(self.lengths, other.lengths)
+        if compared and not torch.equal(self.lengths, other.lengths):
             raise ValueError(f"other has lengths {other.lengths.tolist()}; kl needs {self.lengths.tolist()}")
 
 
@@ -435,10 +445,13 @@ def _broadcast_lengths(
         raise TypeError(f"lengths is a {type(lengths).__name__}; give an integer tensor, for example torch.tensor(...)")
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
         raise TypeError(f"lengths has dtype {lengths.dtype}; give integers, for example with .long()")
-    if lengths.device.type == "cpu" and lengths.numel() > 0:
+    checked = has_values(lengths) and (lengths.device.type == "cpu" or os.environ.get(CHECK) == "1")
+    if checked and lengths.numel() > 0:
         least, most = lengths.min().item(), lengths.max().item()
         if least < 0 or most > max_length:
             raise ValueError(f"lengths has values from {least} to {most}; they must lie between 0 and {max_length}")
+    if not checked:
+        lengths = lengths.long().clamp(0, max_length)
     try:
         return lengths.to(device, torch.long).expand(batch_shape)
     except RuntimeError:

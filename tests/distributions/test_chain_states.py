@@ -140,14 +140,6 @@ def test_reference_is_twice_differentiable(quantity):
         assert torch.autograd.gradgradcheck(lambda *inputs: getattr(make(inputs, lengths), quantity), potentials)
 
 
-def test_second_derivative_of_compiled_kernels_raises():
-    pytest.importorskip("numba")
-    unary, *rest = random_potentials(2, 3)
-    (gradient,) = torch.autograd.grad(make((unary, *rest)).marginals.square().sum(), unary, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
 def test_pairwise_is_indexed_by_left_state_then_right_state(backend):
     # Only 0 → 2 is rewarded: the mass sits on 02, and a transposed table would put it on 20.
     pairwise = torch.zeros(STATES, STATES)

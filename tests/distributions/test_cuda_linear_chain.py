@@ -229,14 +229,6 @@ def test_tensors_of_the_caller_are_untouched():
     assert all(map(torch.equal, before, (unary, pairwise, lengths) + upstream))
 
 
-def test_second_derivative_raises():
-    unary, pairwise, _ = random_problem(2, 4)
-    unary.requires_grad_()
-    (gradient,) = torch.autograd.grad(LinearChain(unary, pairwise).marginals.square().sum(), unary, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
 def test_kernels_need_no_numba():
     program = (
         "import sys, torch\n"

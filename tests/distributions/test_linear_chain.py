@@ -152,15 +152,6 @@ def test_tables_shared_along_batch_dimensions(backend, leading):
     close(shared, each.sum_to_size(pairwise.shape))
 
 
-@pytest.mark.parametrize("backend", FAST, indirect=True)
-def test_second_derivative_raises_in_the_fast_path(backend):
-    unary, pairwise = random_chains(2, 4)
-    chain = LinearChain(unary, pairwise)
-    (gradient,) = torch.autograd.grad(chain.marginals.square().sum(), unary, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
-
-
 @pytest.mark.parametrize("quantity", ("marginals", "edge_marginals", "log_partition"))
 def test_reference_is_twice_differentiable(quantity):
     with use_backend("reference"):

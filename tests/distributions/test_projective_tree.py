@@ -317,15 +317,6 @@ def test_compiled_gradients(roots):
         assert torch.autograd.gradcheck(outputs, scores)
 
 
-@needs_numba
-def test_compiled_gradients_cannot_be_differentiated_silently():
-    scores = random_scores(1, 3)
-    with use_backend("cpu"):
-        (on_scores,) = torch.autograd.grad(ProjectiveTree(scores).marginals.square().sum(), scores, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        on_scores.sum().backward()
-
-
 def test_each_output_passes_a_gradient_alone(backend):
     scores = random_scores(2, 4)
     on_log_partition, on_marginals = upstream_for(scores)

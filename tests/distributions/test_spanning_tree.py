@@ -144,16 +144,6 @@ def test_reference_is_twice_differentiable(roots, forbid):
             assert torch.autograd.gradgradcheck(lambda s, q=quantity: compute(s, q), scores)
 
 
-@needs_numba
-def test_second_derivative_raises_in_the_fast_path():
-    scores = random_scores(2, 4)
-    with use_backend("cpu"):
-        tree = SpanningTree(scores)
-        (first,) = torch.autograd.grad(tree.marginals.square().sum(), scores, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
-
-
 # Known quantities
 
 

@@ -1,10 +1,12 @@
 """What projective and non-projective dependency trees share, seen through spanning trees."""
 
+import importlib
+
 import pytest
 import torch
 from enumeration_spanning import all_trees, arcs
 
-from fairseq_structattn.distributions import SpanningTree
+from fairseq_structattn.distributions import SpanningTree, structured
 
 INF = float("inf")
 ROOTS = ("multi", "single")
@@ -157,3 +159,34 @@ def test_errors_of_arguments(error, match, arguments):
 def test_log_prob_of_another_shape():
     with pytest.raises(ValueError, match=r"parts has shape \(2, 3\).*\(2, 3, 2\)"):
         SpanningTree(torch.zeros(2, 3, 2)).log_prob(torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("roots", ROOTS)
+@pytest.mark.parametrize("kind", ("projective_tree", "spanning_tree"))
+def test_kernels_of_gpus_stay_within_their_tensors_whatever_the_lengths(kind, roots):
+    pytest.importorskip("triton")
+    algorithms = importlib.import_module(f"fairseq_structattn.distributions.{kind}.cuda")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    scores = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(1)).to(device).requires_grad_()
+    found, expected = (
+        algorithms.expectations(scores, torch.tensor(lengths, device=device), roots == "single")
+        for lengths in ((5, -2, 3), (3, 0, 3))
+    )
+    for actual, right in zip(found, expected):
+        assert torch.equal(actual, right)
+    gradients = (torch.autograd.grad(marginals.square().sum(), scores)[0] for _, marginals in (found, expected))
+    assert torch.equal(*gradients)
+
+
+def test_lengths_nobody_could_look_at_count_as_the_nearest_possible_ones(monkeypatch):
+    monkeypatch.setattr(structured, "has_values", lambda *tensors: False)
+    assert SpanningTree(torch.zeros(3, 4, 3), torch.tensor([7, -1, 2])).lengths.tolist() == [3, 0, 2]
+
+
+@pytest.mark.gpu
+def test_lengths_on_a_gpu_are_checked_when_asked_for(monkeypatch):
+    scores, lengths = torch.zeros(2, 4, 3, device="cuda"), torch.tensor([4, 1], device="cuda")
+    assert SpanningTree(scores, lengths).lengths.tolist() == [3, 1]
+    monkeypatch.setenv("STRUCTATTN_CHECK", "1")
+    with pytest.raises(ValueError, match="lengths has values from 1 to 4; they must lie between 0 and 3"):
+        SpanningTree(scores, lengths)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from .. import finite_masks
 from ..backend import compiled_for, current_backend
+from ..operations import has_values
 from ..registry import register_distribution
 from ..semirings import NEGATIVE_INFINITY, MaxSemiring, SamplingSemiring
 from ..structured import StructuredDistribution, cached, log_prob_of_marks, split_positions
@@ -30,10 +31,11 @@ class LinearChain(StructuredDistribution):
     constructor :meth:`from_fields`. ``marginals``, ``argmax``, samples and what ``log_prob`` takes have the shape of
     ``unary``: probability or indicator of state 1 in a binary chain, of each state (one-hot) in the other form.
 
-    Marginals, edge marginals and log Z can be differentiated once; a second time under ``use_backend("reference")``.
-    A binary chain in which ``pairwise``, ``start`` or ``end`` hold −inf, or scores so large that they stand for it, is
-    computed as a chain of two states, which takes longer. On a GPU, where reading their values would be a wait, kernels
-    that take any score serve binary chains and those with ``num_states=2``; with more states, the reference runs.
+    Marginals, edge marginals and log Z can be differentiated any number of times. A binary chain in which ``pairwise``,
+    ``start`` or ``end`` hold −inf, or scores so large that they stand for it, is computed as a chain of two states,
+    which takes longer; so is one whose values cannot be read, as under ``torch.compile`` and ``torch.func``. On a GPU,
+    where reading them would be a wait, kernels that take any score serve binary chains and those with
+    ``num_states=2``; with more states, the reference runs.
 
     Args:
         unary: ``[*batch, n]``, score of state 1, where state 0 scores 0; with ``num_states``, ``[*batch, n, K]``.
@@ -226,6 +228,8 @@ class LinearChain(StructuredDistribution):
         """Whether the recursion on log-odds serves, which is the fastest on the CPU; values on a GPU are not read."""
         if not self._binary or self.max_length == 0 or current_backend() == "reference":
             return False
+        if not has_values(*self._given.values()):
+            return False
         if compiled_for(self.device) == "cuda" or self._moderate is not None:
             return False
         ends = [self._boundary(scores) for scores in (self._start, self._end) if scores is not None]
@@ -314,7 +318,7 @@ class LinearChain(StructuredDistribution):
         """The structure of states given by number."""
         if self._binary:
             return (numbers == 1).to(self.compute_dtype)
-        return (numbers.unsqueeze(-1) == torch.arange(self.num_states)).to(self.compute_dtype)
+        return (numbers.unsqueeze(-1) == torch.arange(self.num_states, device=numbers.device)).to(self.compute_dtype)
 
     def _first_and_last(self, states: Tensor) -> Tuple[Tensor, Tensor]:
         """States at both ends, ``[*sample, *batch, K]``; 0 for an empty sequence."""

@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 
 from ..compiled import inlined, kernel, over_batch, subroutine
+from ..operations import Operation, without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from ..vector_math import exp, log
-from .tables import tables_of_chains
+from . import reference
+from .tables import edge_tables, tables_of_chains, without_padding
 
 # Products below the least positive float64, about 1e-308, are lost from a sum; to one of this size they do not matter.
 LEAST_SUM = 1e-280
@@ -37,7 +39,7 @@ def expectations(
 ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, marginals ``[*batch, n, K]`` and, if asked for, edge marginals ``[*batch, n-1, K, K]``.
 
-    Once differentiable. Computed in float64, whatever the dtype; marginals are exactly 0 in padding.
+    Differentiable any number of times. Computed in float64, whatever the dtype; marginals are exactly 0 in padding.
 
     Args:
         unary: ``[*batch, n, K]``, n > 0, float32 or float64; anything in padding.
@@ -46,31 +48,37 @@ def expectations(
         lengths: integers ``[*batch]``.
     """
     batch_shape, dtype = unary.shape[:-2], unary.dtype
-    log_partition, marginals, edges = _Expectations.apply(*_problem(unary, pairwise, lengths), with_edges)
+    log_partition, marginals, edges = _expectations(*_problem(unary, pairwise, lengths), with_edges)
     if with_edges:
         edges = edges.to(dtype).reshape(batch_shape + edges.shape[1:])
     return log_partition.to(dtype).reshape(batch_shape), marginals.to(dtype).reshape(unary.shape), edges
 
 
+@without_gradient("chain_argmax", "Tensor unary, Tensor pairwise, Tensor lengths", lambda u, p, n: u.shape[:-1])
 def argmax(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Tensor:
     """The states ``[*batch, n]`` of a best sequence, :data:`NO_STATE` in padding and where none is possible.
 
     Arguments as for :func:`expectations`.
     """
     problem = _problem(unary, pairwise, lengths)
-    states = torch.full(problem[0].shape[:-1], NO_STATE)
+    states = torch.full(problem[0].shape[:-1], NO_STATE, device=unary.device)
     _run(_viterbi, states.shape[0], *problem, states)
     return states.reshape(unary.shape[:-1])
 
 
+@without_gradient(
+    "chain_sample",
+    "Tensor unary, Tensor pairwise, Tensor lengths, int count",
+    lambda unary, pairwise, lengths, count: (count,) + unary.shape[:-1],
+)
 def sample(unary: Tensor, pairwise: Tensor, lengths: Tensor, count: int) -> Tensor:
     """The states ``[count, *batch, n]`` of exact samples, :data:`NO_STATE` in padding and where none is possible.
 
     Arguments as for :func:`expectations`.
     """
     problem = _problem(unary, pairwise, lengths)
-    uniform = torch.rand((count,) + problem[0].shape[:-1], dtype=torch.float64)
-    states = torch.full(uniform.shape, NO_STATE)
+    uniform = torch.rand((count,) + problem[0].shape[:-1], dtype=torch.float64, device=unary.device)
+    states = torch.full(uniform.shape, NO_STATE, device=unary.device)
     _run(_sample, states.shape[1], *problem, uniform, states)
     return states.reshape((count,) + unary.shape[:-1])
 
@@ -85,34 +93,52 @@ def _run(kernel, chains: int, *tensors: Tensor) -> None:
     over_batch(kernel, chains, *(tensor.detach().contiguous().numpy() for tensor in tensors))
 
 
-class _Expectations(torch.autograd.Function):
+class _Expectations(Operation):
     """unary ``[chains, n, K]``, tables ``[chains or 1, n-1 or 1, K, K]``, lengths ``[chains]`` → log Z, marginals, edge
     marginals (or ``None``), in float64."""
 
-    @staticmethod
-    def forward(ctx, unary: Tensor, tables: Tensor, lengths: Tensor, with_edges: bool):
-        ctx.set_materialize_grads(False)
+    name = "chain_of_states"
+    arguments = "Tensor unary, Tensor tables, Tensor lengths, bool with_edges"
+    potentials, results, outputs, kept = 2, 3, 5, (0, 1, 3, 4)
+
+    def forward(self, unary: Tensor, tables: Tensor, lengths: Tensor, with_edges: bool):
         chains, n, states = unary.shape
         log_partition, marginals = unary.new_zeros(chains), unary.new_zeros(unary.shape)
         left, right = unary.new_empty(unary.shape), unary.new_empty(unary.shape)
         edges = unary.new_zeros(chains if with_edges else 0, n - 1, states, states)
         _run(_forward, chains, unary, tables, lengths, log_partition, left, right, marginals, edges)
-        ctx.save_for_backward(tables, lengths, log_partition, left, right, marginals)
-        return log_partition, marginals, edges if with_edges else None
+        return log_partition, marginals, edges if with_edges else None, left, right
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, on_log_partition, on_marginals, on_edges):
-        marginals = ctx.saved_tensors[-1]
-        chains, tables, states = marginals.shape[0], ctx.saved_tensors[0].shape, marginals.shape[2]
+    def gradient(self, inputs, outputs, upstream):
+        (_, tables, lengths, _), (log_partition, marginals, _, left, right) = inputs, outputs
+        on_log_partition, on_marginals, on_edges = upstream
+        chains, states = marginals.shape[0], marginals.shape[2]
         upstream = (
             marginals.new_zeros(chains) if on_log_partition is None else on_log_partition,
             torch.zeros_like(marginals) if on_marginals is None else on_marginals,
             marginals.new_zeros(1, 1, states, states) if on_edges is None else on_edges,
         )
-        on_unary, on_tables = torch.zeros_like(marginals), marginals.new_zeros(chains, *tables[1:])
-        _run(_backward, chains, *ctx.saved_tensors, *upstream, on_unary, on_tables)
-        return on_unary, on_tables.sum_to_size(tables), None, None
+        on_unary, on_tables = torch.zeros_like(marginals), marginals.new_zeros(chains, *tables.shape[1:])
+        state = tables, lengths, log_partition, left, right, marginals
+        _run(_backward, chains, *state, *upstream, on_unary, on_tables)
+        return on_unary, on_tables.sum_to_size(tables.shape)
+
+    def shapes(self, unary, tables, lengths, with_edges):
+        (chains, n, states), messages = unary.shape, unary.new_empty(unary.shape)
+        edges = unary.new_empty((chains, n - 1, states, states) if with_edges else 0)
+        return (unary.new_empty(chains), messages, edges, torch.empty_like(messages), torch.empty_like(messages))
+
+    def parts(self, unary, tables):
+        return unary, edge_tables(tables, unary.shape[:2])
+
+    def log_partition(self, unary, edges, lengths, with_edges):
+        return reference.total(*without_padding(unary, edges, lengths), lengths)
+
+    def all_results(self, unary, tables, lengths, with_edges):
+        return unary, tables, lengths, True
+
+
+_expectations = _Expectations()
 
 
 # Kernels

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from ..compiled import inlined, kernel, over_batch, subroutine
+from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
 from ..vector_math import exp, log
 from . import cpu_odds as odds
-from .tables import tables_of_chains
+from . import reference
+from .tables import edge_tables, tables_of_chains, without_padding
 
 # Chains side by side.
 WIDTH = odds.WIDTH
@@ -29,7 +31,7 @@ def expectations(
 ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, P(z_i = 1) ``[*batch, n]`` and, if asked for, edge marginals ``[*batch, n-1, 2, 2]``.
 
-    Once differentiable. Computed in float64, whatever the dtype; log Z is in float64 too.
+    Differentiable any number of times. Computed in float64, whatever the dtype; log Z is in float64 too.
 
     Args:
         unary: ``[*batch, n]``, n > 0, float32 or float64, score of state 1; −inf is allowed, anything in padding.
@@ -40,30 +42,30 @@ def expectations(
     batch_shape, n = unary.shape[:-1], unary.shape[-1]
     # Fields are differences of pairwise scores, which float32 would round.
     tables = tables_of_chains(pairwise, batch_shape).double()
-    log_partition, marginals, edges = _LogOdds.apply(unary.reshape(-1, n), tables, lengths.reshape(-1), with_edges)
+    log_partition, marginals, edges = _log_odds(unary.reshape(-1, n), tables, lengths.reshape(-1), with_edges)
     if with_edges:
         edges = edges.reshape(batch_shape + edges.shape[1:])
     return log_partition.reshape(batch_shape), marginals.reshape(unary.shape), edges
 
 
-class _LogOdds(torch.autograd.Function):
+class _LogOdds(Operation):
     """unary ``[chains, n]``, tables ``[chains or 1, n-1 or 1, 2, 2]``, lengths ``[chains]`` → log Z, marginals, edge
     marginals (or ``None``)."""
 
-    @staticmethod
-    def forward(ctx, unary: Tensor, tables: Tensor, lengths: Tensor, with_edges: bool):
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(unary, tables, lengths)
+    name = "binary_chain"
+    arguments = "Tensor unary, Tensor tables, Tensor lengths, bool with_edges"
+    potentials, results, outputs, kept = 2, 3, 3, ()
+
+    def forward(self, unary: Tensor, tables: Tensor, lengths: Tensor, with_edges: bool):
         chains, n = unary.shape
         log_partition, marginals = tables.new_empty(chains), unary.new_empty(chains, n)
         edges = unary.new_empty(chains if with_edges else 0, n - 1, 2, 2)
         _run(_forward, unary, tables, lengths, log_partition, marginals, edges)
         return log_partition, marginals, edges if with_edges else None
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, on_log_partition, on_marginals, on_edges):
-        unary, tables, lengths = ctx.saved_tensors
+    def gradient(self, inputs, outputs, upstream):
+        unary, tables, lengths, _ = inputs
+        on_log_partition, on_marginals, on_edges = upstream
         n = unary.shape[1]
         upstream = (
             tables.new_empty(0) if on_log_partition is None else on_log_partition,
@@ -73,7 +75,25 @@ class _LogOdds(torch.autograd.Function):
         on_unary = unary.new_empty(unary.shape)
         on_tables = tables.new_zeros(unary.shape[:1] + tables.shape[1:])
         _run(_backward, unary, tables, lengths, *upstream, on_unary, on_tables)
-        return on_unary, on_tables.sum_to_size(tables.shape), None, None
+        return on_unary, on_tables.sum_to_size(tables.shape)
+
+    def shapes(self, unary, tables, lengths, with_edges):
+        chains, n = unary.shape
+        edges = unary.new_empty((chains, n - 1, 2, 2) if with_edges else 0)
+        return unary.new_empty(chains), unary.new_empty(chains, n), edges
+
+    def parts(self, unary, tables):
+        return unary, edge_tables(tables, unary.shape)
+
+    def log_partition(self, unary, edges, lengths, with_edges):
+        states = torch.stack((torch.zeros_like(unary), unary), -1)
+        return reference.total(*without_padding(states, edges, lengths), lengths)
+
+    def all_results(self, unary, tables, lengths, with_edges):
+        return unary, tables, lengths, True
+
+
+_log_odds = _LogOdds()
 
 
 def _run(kernel, unary: Tensor, *others: Tensor) -> None:

@@ -30,9 +30,9 @@ def expectations(
 ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, P(z_i = 1) ``[*batch, n]`` and, if asked for, edge marginals ``[*batch, n-1, 2, 2]``.
 
-    Once differentiable. Computed in the dtype of ``unary``, to an accuracy relative to the largest score that is not
-    forbidden; the same bits at every run. A chain with scores of its ends, or whose edge marginals are asked for, is
-    always scanned.
+    Differentiable any number of times. Computed in the dtype of ``unary``, to an accuracy relative to the largest score
+    that is not forbidden; the same bits at every run. A chain with scores of its ends, or whose edge marginals are
+    asked for, is always scanned.
 
     Args:
         unary: ``[*batch, n]``, n > 0, float32 or float64, score of state 1; −inf is allowed, anything in padding.
@@ -45,12 +45,14 @@ def expectations(
     """
     batch_shape, n = unary.shape[:-1], unary.shape[-1]
     tables, ends = tables_of_chains(pairwise, batch_shape), _ends(start, end, batch_shape)
-    problem = unary.reshape(-1, n), tables, lengths.reshape(-1)
+    unary_of_chains, lengths = unary.reshape(-1, n), lengths.reshape(-1)
     edges = None
     if with_edges or ends is not None or (batch_shape.numel() <= FEW_CHAINS and n > SHORT):
-        log_partition, marginals, edges = triton_scan.ScanExpectations.apply(*problem, ends, with_edges)
+        log_partition, marginals, edges = triton_scan.scan_expectations(
+            unary_of_chains, tables, ends, lengths, with_edges
+        )
     else:
-        log_partition, marginals = triton_lanes.LaneExpectations.apply(*problem)
+        log_partition, marginals = triton_lanes.lane_expectations(unary_of_chains, tables, lengths)
     edges = edges if edges is None else edges.reshape(batch_shape + (n - 1, 2, 2))
     return log_partition.reshape(batch_shape), marginals.reshape(unary.shape), edges
 

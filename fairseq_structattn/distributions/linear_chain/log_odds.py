@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
+from . import reference
 
 # Fields and couplings are differences of pairwise scores. Beyond this size (in practice: −inf or a finite stand-in for
 # it) the subtraction would swallow the other scores, in float64 too, so that the tables have to be kept.
@@ -39,7 +41,7 @@ def expectations(
 ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, P(z_i = 1) ``[*batch, n]`` and, if asked for, edge marginals ``[*batch, n-1, 2, 2]``.
 
-    Once differentiable. Accuracy is that of the dtype relative to the largest score.
+    Differentiable any number of times. Accuracy is that of the dtype relative to the largest score.
 
     Args:
         unary: ``[*batch, n]``, n > 0, float32 or float64, score of state 1; −inf is allowed, anything in padding.
@@ -50,7 +52,7 @@ def expectations(
     table = _positions_first_table(pairwise, batch_shape)
     real = None if mask is None else _positions_first(mask)
     fields, coupling = _fields(_positions_first(unary), table, real), _coupling(table)
-    log_partition, marginals, edges = _LogOdds.apply(fields, coupling, with_edges)
+    log_partition, marginals, edges = _log_odds(fields, coupling, with_edges)
     log_partition = log_partition + _constant(table, real, n)
     if real is not None:
         # Zero already; this keeps what an upstream gradient may hold in padding out of the backward recursion.
@@ -105,22 +107,23 @@ def _constant(table: Tensor, real: Optional[Tensor], n: int) -> Tensor:
     return (stay if real is None else torch.where(real[1:], stay, stay.new_zeros(()))).sum(0)
 
 
-class _LogOdds(torch.autograd.Function):
+class _LogOdds(Operation):
     """fields ``[n, chains]``, coupling ``[n-1 or 1, chains or 1]`` → log Z ``[chains]``, marginals ``[n, chains]`` and
     edge marginals ``[4, n-1, chains]`` in the order of states 00, 01, 10, 11 (or ``None``)."""
 
-    @staticmethod
-    def forward(ctx, fields: Tensor, coupling: Tensor, with_edges: bool):
-        ctx.set_materialize_grads(False)
-        messages, log_partition, marginals = _messages(fields, coupling)
-        ctx.save_for_backward(messages, coupling, marginals)
-        edges = _edge_marginals(messages, coupling) if with_edges else None
-        return log_partition, marginals, edges
+    name = "binary_chain_in_pytorch"
+    arguments = "Tensor fields, Tensor coupling, bool with_edges"
+    potentials, results, outputs, kept = 2, 3, 4, (1, 3)
+    wide = False
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_log_partition, grad_marginals, grad_edges):
-        messages, coupling, marginals = ctx.saved_tensors
+    def forward(self, fields: Tensor, coupling: Tensor, with_edges: bool):
+        messages, log_partition, marginals = _messages(fields, coupling)
+        edges = _edge_marginals(messages, coupling) if with_edges else None
+        return log_partition, marginals, edges, messages
+
+    def gradient(self, inputs, outputs, upstream):
+        (_, coupling, _), (_, marginals, _, messages) = inputs, outputs
+        grad_log_partition, grad_marginals, grad_edges = upstream
         alone, joined = torch.sigmoid(messages[:-1]), torch.sigmoid(messages[:-1] + _both_ways(coupling))
         # P(z_i = z_{i+1} = 1) = P(z_i = 1) P(z_{i+1} = 1 | z_i = 1).
         both = marginals[:-1] * joined[:, 1].flip(0)
@@ -137,7 +140,35 @@ class _LogOdds(torch.autograd.Function):
         if grad_log_partition is not None:
             grad_fields.addcmul_(marginals, grad_log_partition)
             grad_coupling.addcmul_(both, grad_log_partition)
-        return grad_fields, grad_coupling.sum_to_size(coupling.shape), None
+        return grad_fields, grad_coupling.sum_to_size(coupling.shape)
+
+    def shapes(self, fields, coupling, with_edges):
+        n, chains = fields.shape
+        edges = fields.new_empty((4, n - 1, chains) if with_edges else 0)
+        return fields.new_empty(chains), fields.new_empty(n, chains), edges, fields.new_empty(n, 2, chains)
+
+    def parts(self, fields, coupling):
+        both = coupling.expand(fields.shape[0] - 1, fields.shape[1])
+        return fields, torch.stack((torch.zeros_like(both),) * 3 + (both,))
+
+    def log_partition(self, fields, edges, with_edges):
+        n, chains = fields.shape
+        states = torch.stack((torch.zeros_like(fields), fields), -1).transpose(0, 1)
+        return reference.total(states, edges.permute(2, 1, 0).reshape(chains, n - 1, 2, 2), _lengths(fields))
+
+    def all_results(self, fields, coupling, with_edges):
+        return fields, coupling, True
+
+    def weigh(self, weights, part):
+        return weights * part
+
+
+_log_odds = _LogOdds()
+
+
+def _lengths(fields: Tensor) -> Tensor:
+    """That of every chain, in whose padding fields are −inf."""
+    return torch.full(fields.shape[1:], fields.shape[0], device=fields.device)
 
 
 def _both_ways(per_edge: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Linear chain with K states in plain PyTorch: the specification that the fast implementations are tested against.
 
 One recursion, written against a semiring, whose gradients are marginals, best sequence or sample. It runs on any device
-and dtype, takes −inf anywhere and can be differentiated twice.
+and dtype, takes −inf anywhere and can be differentiated any number of times.
 """
 
 from typing import Tuple, Type
@@ -9,6 +9,7 @@ from typing import Tuple, Type
 import torch
 from torch import Tensor
 
+from ..operations import has_values, value_and_gradients
 from ..semirings import LogSemiring, Semiring
 
 
@@ -45,6 +46,10 @@ def expectations(
 
     Arguments as for :func:`total`. The results carry a graph where gradients are enabled and the potentials need them.
     """
+    if not has_values(unary, pairwise):
+        edges = _per_edge(unary, pairwise)
+        value, gradients = value_and_gradients(lambda *parts: total(*parts, lengths, semiring), unary, edges)
+        return (value, *gradients)
     track = torch.is_grad_enabled() and (unary.requires_grad or pairwise.requires_grad)
     with torch.inference_mode(False), torch.enable_grad():
         unary, edges = _differentiable(unary), _differentiable(_per_edge(unary, pairwise))

@@ -17,14 +17,15 @@ sweep from the left keeps only the messages that enter each tile; the sweep back
 registers. Scores and upstream gradients are so read twice and results written once.
 """
 
-from typing import Optional
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..operations import Operation
 from ..triton_kernels import on_device_of
+from . import reference
+from .tables import edge_tables, without_padding
 
 # Chains of a program, one for each lane of its only warp, and positions in registers at once: scores and messages going
 # forward; scores, messages, upstream gradients and derivatives of messages going backward.
@@ -38,12 +39,15 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 
 
-class LaneExpectations(torch.autograd.Function):
+class LaneExpectations(Operation):
     """unary ``[chains, n]``, tables ``[chains or 1, n-1 or 1, 2, 2]``, lengths ``[chains]`` → log Z and marginals."""
 
-    @staticmethod
-    def forward(ctx, unary: Tensor, tables: Tensor, lengths: Tensor):
-        ctx.set_materialize_grads(False)
+    name = "binary_chain_in_lanes"
+    arguments = "Tensor unary, Tensor tables, Tensor lengths"
+    potentials, results, outputs, kept = 2, 2, 2, (0,)
+    wide = False
+
+    def forward(self, unary: Tensor, tables: Tensor, lengths: Tensor):
         unary, tables, lengths = unary.contiguous(), tables.contiguous(), lengths.contiguous()
         chains, n = unary.shape
         log_partition, marginals = unary.new_empty(chains), torch.empty_like(unary)
@@ -54,13 +58,11 @@ class LaneExpectations(torch.autograd.Function):
                     unary, tables, lengths, log_partition, marginals, entering, chains, n, _chain_stride(tables),
                     PER_EDGE=tables.shape[1] != 1, CHAINS=CHAINS, TILE=FORWARD_TILE, num_warps=NUM_WARPS,
                 )  # fmt: skip
-        ctx.save_for_backward(unary, tables, lengths, log_partition)
         return log_partition, marginals
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, on_log_partition: Optional[Tensor], on_marginals: Optional[Tensor]):
-        unary, tables, lengths, log_partition = ctx.saved_tensors
+    def gradient(self, inputs, outputs, upstream):
+        (unary, tables, lengths), (log_partition, _) = (tensor.contiguous() for tensor in inputs), outputs
+        on_log_partition, on_marginals = upstream
         chains, n = unary.shape
         # A number that is repeated takes no memory, and no time to be read.
         nothing = unary.new_zeros(())
@@ -75,7 +77,23 @@ class LaneExpectations(torch.autograd.Function):
                     entering, chains, n, _chain_stride(tables), on_log_partition.stride(0), *on_marginals.stride(),
                     PER_EDGE=tables.shape[1] != 1, CHAINS=CHAINS, TILE=BACKWARD_TILE, num_warps=NUM_WARPS,
                 )  # fmt: skip
-        return on_unary, on_tables.sum_to_size(tables.shape), None
+        return on_unary, on_tables.sum_to_size(tables.shape)
+
+    def shapes(self, unary, tables, lengths):
+        return unary.new_empty(unary.shape[:1]), unary.new_empty(unary.shape)
+
+    def parts(self, unary, tables):
+        return unary, edge_tables(tables, unary.shape)
+
+    def log_partition(self, unary, edges, lengths):
+        states = torch.stack((torch.zeros_like(unary), unary), -1)
+        return reference.total(*without_padding(states, edges, lengths), lengths)
+
+    def all_results(self, *inputs):
+        return ()
+
+
+lane_expectations = LaneExpectations()
 
 
 def _chain_stride(tables: Tensor) -> int:

@@ -27,22 +27,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..operations import Operation
 from ..triton_kernels import on_device_of
 from ..triton_scaled import add_product, normalised, power_of_two, scaled_exp, scaled_log
+from . import reference
+from .tables import edge_tables, without_padding
 
 # Positions treated at once and the warps that do it, two positions to a lane: the first that has room for all, or the
 # last, several times. (With one position to a lane, ptxas spills registers for the sake of more programs.)
 TILES = ((64, 1), (128, 2), (256, 4))
 
 
-class ScanExpectations(torch.autograd.Function):
+class ScanExpectations(Operation):
     """unary ``[chains, n]``, tables ``[chains or 1, n-1 or 1, 2, 2]``, ends ``[chains or 1, 4]`` (scores of the first
     state and of the last, or ``None``), lengths ``[chains]`` → log Z, marginals, and edge marginals ``[chains, n-1, 2,
     2]`` or ``None``."""
 
-    @staticmethod
-    def forward(ctx, unary: Tensor, tables: Tensor, lengths: Tensor, ends: Optional[Tensor], with_edges: bool):
-        ctx.set_materialize_grads(False)
+    name = "binary_chain_by_scans"
+    arguments = "Tensor unary, Tensor tables, Tensor? ends, Tensor lengths, bool with_edges"
+    potentials, results, outputs, kept = 3, 3, 4, (0, 3)
+    wide = False
+
+    def forward(self, unary: Tensor, tables: Tensor, ends: Optional[Tensor], lengths: Tensor, with_edges: bool):
         unary, tables, lengths = unary.contiguous(), tables.contiguous(), lengths.contiguous()
         ends = None if ends is None else ends.contiguous()
         chains, n = unary.shape
@@ -54,13 +60,11 @@ class ScanExpectations(torch.autograd.Function):
             forward_kernel, unary, tables, ends, lengths, log_partition, marginals, messages, _or(edges, unary),
             with_edges=int(with_edges),
         )  # fmt: skip
-        ctx.save_for_backward(unary, tables, ends, lengths, log_partition, messages)
-        return log_partition, marginals, edges
+        return log_partition, marginals, edges, messages
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, on_log_partition: Optional[Tensor], on_marginals: Optional[Tensor], on_edges: Optional[Tensor]):
-        unary, tables, ends, lengths, log_partition, messages = ctx.saved_tensors
+    def gradient(self, inputs, outputs, upstream):
+        unary, tables, ends, lengths = (None if tensor is None else tensor.contiguous() for tensor in inputs[:4])
+        (log_partition, _, _, messages), (on_log_partition, on_marginals, on_edges) = outputs, upstream
         chains, n = unary.shape
         # A number that is repeated takes no memory, and no time to be read.
         nothing = unary.new_zeros(())
@@ -75,7 +79,30 @@ class ScanExpectations(torch.autograd.Function):
             with_edges=int(on_edges is not None),
         )  # fmt: skip
         on_ends = None if ends is None else on_ends.sum_to_size(ends.shape)
-        return on_unary, on_tables.sum_to_size(tables.shape), None, on_ends, None
+        return on_unary, on_tables.sum_to_size(tables.shape), on_ends
+
+    def shapes(self, unary, tables, ends, lengths, with_edges):
+        chains, n = unary.shape
+        edges = unary.new_empty((chains, n - 1, 2, 2) if with_edges else 0)
+        return unary.new_empty(chains), unary.new_empty(chains, n), edges, unary.new_empty(4, chains, n)
+
+    def parts(self, unary, tables, ends):
+        return unary, edge_tables(tables, unary.shape), None if ends is None else ends.expand(len(unary), 4)
+
+    def log_partition(self, unary, edges, ends, lengths, with_edges):
+        states = torch.stack((torch.zeros_like(unary), unary), -1)
+        if ends is not None:
+            position = torch.arange(unary.shape[1], device=unary.device)
+            last = (position == lengths.unsqueeze(-1) - 1).unsqueeze(-1)
+            states = states + ends[:, None, :2].masked_fill((position != 0).unsqueeze(-1), 0)
+            states = states + ends[:, None, 2:].masked_fill(~last, 0)
+        return reference.total(*without_padding(states, edges, lengths), lengths)
+
+    def all_results(self, *inputs):
+        return ()
+
+
+scan_expectations = ScanExpectations()
 
 
 def _launch(

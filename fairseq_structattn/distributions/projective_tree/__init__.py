@@ -28,7 +28,7 @@ class ProjectiveTree(DependencyTree):
     the same shape. Arcs from a word to itself are no parts; what stands in their place is not looked at. A sentence of
     length 0 has one tree, the empty one, and none with ``roots="single"``.
 
-    Marginals and log Z can be differentiated once; a second time under ``use_backend("reference")``.
+    Marginals and log Z can be differentiated any number of times.
 
     Args:
         arc_scores: ``[*batch, n+1, n]``.

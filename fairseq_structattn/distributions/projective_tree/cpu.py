@@ -21,10 +21,12 @@ import torch
 from torch import Tensor
 
 from ..compiled import kernel, over_batch, subroutine
+from ..operations import Operation, without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from ..simd import empty_lanes
 from ..trees import NO_HEAD
 from ..vector_math import exp
+from . import reference
 from .inside_outside import (
     BOTH,
     CHARTS,
@@ -60,65 +62,81 @@ LOG_2_LOW = 1.9082149292705877e-10
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
-    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, differentiable any number of times.
 
     Args:
         scores: ``[batch, n+1, n]``, float32 or float64, −inf where there is no arc.
         lengths: integers ``[batch]``.
         single_root: count only the trees with one word under the root.
     """
-    log_partition, marginals = _Expectations.apply(scores.double(), lengths, single_root)
+    log_partition, marginals = _expectations(scores.double(), lengths, single_root)
     return log_partition.to(scores.dtype), marginals.to(scores.dtype)
 
 
+@without_gradient(
+    "projective_argmax", "Tensor scores, Tensor lengths, bool single_root", lambda scores, *_: scores.shape[::2]
+)
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     """Heads ``[batch, n]`` of a best tree, :data:`NO_HEAD` in padding and where no tree is possible."""
     batch, _, n = scores.shape
-    heads = torch.full((batch, n), NO_HEAD)
+    heads = torch.full((batch, n), NO_HEAD, device=scores.device)
     over_batch(_argmax, batch, _array(scores.double()), _array(lengths), single_root, heads.numpy())
     return heads
 
 
+@without_gradient(
+    "projective_sample",
+    "Tensor scores, Tensor lengths, bool single_root, int count",
+    lambda scores, lengths, single_root, count: (count,) + scores.shape[::2],
+)
 def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
     """Heads ``[count, batch, n]`` of samples, :data:`NO_HEAD` in padding and where no tree is possible."""
     batch, _, n = scores.shape
-    heads = torch.full((count, batch, n), NO_HEAD)
+    heads = torch.full((count, batch, n), NO_HEAD, device=scores.device)
     # Two choices for each arc: where the halves under it meet, and what lies beyond it.
-    uniforms = torch.rand(count, batch, 2 * n, dtype=torch.double)
+    uniforms = torch.rand(count, batch, 2 * n, dtype=torch.double, device=scores.device)
     scores = _lowered(scores.double())[0]
     problem = _array(scores), _array(lengths), single_root
     over_batch(_sample, batch, *problem, uniforms.numpy(), heads.numpy())
     return heads
 
 
-class _Expectations(torch.autograd.Function):
+class _Expectations(Operation):
     """Scores ``[batch, n+1, n]`` in float64 → log Z ``[batch]`` and marginals ``[batch, n+1, n]``."""
 
-    @staticmethod
-    def forward(ctx, scores: Tensor, lengths: Tensor, single_root: bool):
-        ctx.set_materialize_grads(False)
+    name = "projective_trees"
+    arguments = "Tensor scores, Tensor lengths, bool single_root"
+    # Not the charts: to fill them in again takes no longer than to fetch them from memory.
+    potentials, results, outputs, kept = 1, 2, 3, (1, 2)
+
+    def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
         scores, constant = _lowered(scores)
-        scaled = torch.zeros(lengths.shape, dtype=torch.bool)
-        log_partition = torch.full(lengths.shape, NEGATIVE_INFINITY, dtype=torch.double)
-        marginals = torch.zeros(scores.shape, dtype=torch.double)
+        scaled = torch.zeros(lengths.shape, dtype=torch.bool, device=scores.device)
+        log_partition = scores.new_full(lengths.shape, NEGATIVE_INFINITY)
+        marginals = scores.new_zeros(scores.shape)
         problem = _array(scores), _array(lengths), single_root
         over_batch(_forward, len(scores), *problem, scaled.numpy(), log_partition.numpy(), marginals.numpy())
-        # Not the charts: to fill them in again takes no longer than to fetch them from memory.
-        ctx.save_for_backward(scores, lengths, scaled, marginals)
-        ctx.single_root = single_root
-        return log_partition + constant, marginals
+        return log_partition + constant, marginals, scaled
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_log_partition, grad_marginals):
-        scores, lengths, scaled, marginals = ctx.saved_tensors
+    def gradient(self, inputs, outputs, upstream):
+        (scores, lengths, single_root), (_, marginals, scaled) = inputs, outputs
+        grad_log_partition, grad_marginals = upstream
         gradient = torch.zeros_like(marginals)
         if grad_marginals is not None:
-            problem = _array(scores), _array(lengths), ctx.single_root, scaled.numpy()
+            problem = _array(_lowered(scores.detach())[0]), _array(lengths), single_root, scaled.numpy()
             over_batch(_backward, len(scores), *problem, _array(grad_marginals), gradient.numpy())
         if grad_log_partition is not None:
             gradient.addcmul_(marginals, grad_log_partition[:, None, None])
-        return gradient, None, None
+        return (gradient,)
+
+    def shapes(self, scores, lengths, single_root):
+        return scores.new_empty(lengths.shape), scores.new_empty(scores.shape), lengths.new_empty(lengths.shape).bool()
+
+    def log_partition(self, scores, lengths, single_root):
+        return reference.total(scores, lengths, single_root)
+
+
+_expectations = _Expectations()
 
 
 def _lowered(scores: Tensor) -> Tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
 from ..triton_kernels import on_device_of
 from ..triton_scaled import scaled_log
@@ -44,34 +45,35 @@ _TILES = ((32, {"SPANS": 32, "SPLITS": 8}, 4), (math.inf, {"SPANS": 64, "SPLITS"
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
-    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, differentiable any number of times.
 
     Args:
         scores: ``[batch, n+1, n]``, float32 or float64, −inf where there is no arc.
         lengths: integers ``[batch]``.
         single_root: count only the trees with one word under the root.
     """
-    return _Expectations.apply(scores, lengths, single_root)
+    return _expectations(scores, lengths, single_root)
 
 
-class _Expectations(torch.autograd.Function):
+class _Expectations(Operation):
     """Scores ``[batch, n+1, n]`` → log Z ``[batch]`` and marginals ``[batch, n+1, n]``."""
 
-    @staticmethod
-    def forward(ctx, scores: Tensor, lengths: Tensor, single_root: bool):
-        ctx.set_materialize_grads(False)
+    name = "projective_trees_on_gpu"
+    arguments = "Tensor scores, Tensor lengths, bool single_root"
+    potentials, results, outputs, kept = 1, 2, 4, (1, 2, 3)
+    wide = False
+
+    def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
         scores, lengths = scores.contiguous(), lengths.contiguous()
         log_partition = scores.new_full(lengths.shape, NEGATIVE_INFINITY)
         marginals = torch.zeros_like(scores)
         values, units = _charts(scores, CHARTS), _charts(scores, CHARTS_WITH_UNITS)
         _launch(_forward, scores, lengths, log_partition, marginals, values, units, int(single_root))
-        ctx.save_for_backward(lengths, marginals, values, units)
-        return log_partition, marginals
+        return log_partition, marginals, values, units
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_log_partition, grad_marginals):
-        lengths, marginals, values, units = ctx.saved_tensors
+    def gradient(self, inputs, outputs, upstream):
+        lengths, (_, marginals, values, units) = inputs[1].contiguous(), outputs
+        grad_log_partition, grad_marginals = upstream
         gradient = torch.zeros_like(marginals)
         if grad_marginals is not None:
             tangents = _charts(marginals, CHARTS)
@@ -79,7 +81,17 @@ class _Expectations(torch.autograd.Function):
             _launch(_backward, direction, lengths, marginals, values, units, tangents, gradient)
         if grad_log_partition is not None:
             gradient.addcmul_(marginals, grad_log_partition[:, None, None])
-        return gradient, None, None
+        return (gradient,)
+
+    def shapes(self, scores, lengths, single_root):
+        charts = _charts(scores, CHARTS), _charts(scores, CHARTS_WITH_UNITS)
+        return (scores.new_empty(lengths.shape), scores.new_empty(scores.shape), *charts)
+
+    def log_partition(self, scores, lengths, single_root):
+        return reference.total(scores, lengths, single_root)
+
+
+_expectations = _Expectations()
 
 
 def _charts(scores: Tensor, count: tl.constexpr) -> Tensor:
@@ -125,7 +137,8 @@ def _forward(
     SPLITS: tl.constexpr,
 ):
     item = tl.program_id(0).to(tl.int64)
-    n = tl.load(lengths + item).to(tl.int32)
+    # On a device nobody looks whether lengths are in range.
+    n = tl.minimum(tl.maximum(tl.load(lengths + item), 0), most).to(tl.int32)
     size = chart_size(most)
     scores += item * (most + 1) * most
     marginals += item * (most + 1) * most
@@ -158,7 +171,8 @@ def _backward(
     directions, lengths, marginals, values, units, tangents, gradient, most, SPANS: tl.constexpr, SPLITS: tl.constexpr
 ):
     item = tl.program_id(0).to(tl.int64)
-    n = tl.load(lengths + item).to(tl.int32)
+    # On a device nobody looks whether lengths are in range.
+    n = tl.minimum(tl.maximum(tl.load(lengths + item), 0), most).to(tl.int32)
     size = chart_size(most)
     directions += item * (most + 1) * most
     marginals += item * (most + 1) * most

@@ -1,7 +1,7 @@
 """Projective dependency trees in plain PyTorch: the specification that the fast implementation is tested against.
 
 One recursion, written against a semiring, whose gradient is marginals, best tree or sample. It runs on any device and
-dtype, takes −inf anywhere and can be differentiated twice.
+dtype, takes −inf anywhere and can be differentiated any number of times.
 """
 
 from typing import Tuple, Type
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..operations import has_values, value_and_gradients
 from ..semirings import NEGATIVE_INFINITY, LogSemiring, MaxSemiring, SamplingSemiring, Semiring
 from ..trees import NO_HEAD
 
@@ -56,6 +57,9 @@ def expectations(
 
     Arguments as for :func:`total`. The results carry a graph where gradients are enabled and the scores need them.
     """
+    if not has_values(scores):
+        value, (marginals,) = value_and_gradients(lambda scores: total(scores, lengths, single_root, semiring), scores)
+        return value, marginals
     track = torch.is_grad_enabled() and scores.requires_grad
     with torch.inference_mode(False), torch.enable_grad():
         if not scores.requires_grad:

@@ -31,7 +31,7 @@ class SpanningTree(DependencyTree):
     are arcs ``[*batch, n+1, n]``. ``argmax`` is the algorithm of Chu & Liu and Edmonds, exact for a single root too;
     samples are exact as well (Wilson, STOC 1996). Both run on the CPU, wherever the scores are.
 
-    Log Z and marginals can be differentiated once; a second time under ``use_backend("reference")``.
+    Log Z and marginals can be differentiated any number of times.
 
     Args:
         arc_scores: ``[*batch, n+1, n]``; arcs from a word to itself are not looked at.

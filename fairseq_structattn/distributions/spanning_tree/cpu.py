@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from ..compiled import over_batch
+from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
-from . import linear_space, log_space
+from . import linear_space, log_space, reference
 from .elimination_order import reorder, root_child_last
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
-    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, differentiable any number of times.
 
     Args:
         scores: ``[batch, n+1, n]``, n > 0, −inf where there is no arc, which includes padding and arcs from a word to
@@ -29,9 +30,9 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
         single_root: whether exactly one word hangs on the root.
     """
     if not single_root:
-        return _Elimination.apply(scores, lengths, False)
+        return _elimination(scores, lengths, False)
     order = root_child_last(scores, lengths)
-    log_partition, marginals = _Elimination.apply(reorder(scores, order), lengths, True)
+    log_partition, marginals = _elimination(reorder(scores, order), lengths, True)
     return log_partition.masked_fill(lengths == 0, NEGATIVE_INFINITY), reorder(marginals, order)
 
 
@@ -49,12 +50,14 @@ def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Te
     return sampling.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
 
 
-class _Elimination(torch.autograd.Function):
+class _Elimination(Operation):
     """scores ``[batch, n+1, n]`` → log Z ``[batch]``, marginals ``[batch, n+1, n]``."""
 
-    @staticmethod
-    def forward(ctx, scores: Tensor, lengths: Tensor, single_root: bool):
-        ctx.set_materialize_grads(False)
+    name = "spanning_trees"
+    arguments = "Tensor scores, Tensor lengths, bool single_root"
+    potentials, results, outputs, kept = 1, 2, 8, (1, 2, 3, 4, 5, 6, 7)
+
+    def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
         # One memory layout, for which the kernels are compiled.
         wide, lengths = scores.double().contiguous(), lengths.contiguous()
         best = wide.amax(-2)
@@ -63,7 +66,7 @@ class _Elimination(torch.autograd.Function):
         weights = log_weights.exp()
         tape, adjoint, pivots = (torch.empty_like(part) for part in (weights, weights, best))
         log_partition, marginals = weights.new_empty(len(weights)), torch.zeros_like(weights)
-        fits = torch.empty(len(weights), dtype=torch.bool)
+        fits = torch.empty(len(weights), dtype=torch.bool, device=weights.device)
         state = _arrays(tape, adjoint, pivots)
         results = _arrays(log_partition, marginals)
         problem = lengths.numpy(), single_root, weights.numpy()
@@ -72,25 +75,37 @@ class _Elimination(torch.autograd.Function):
         weights[~fits] = log_weights[~fits]
         others = _items(~fits)
         over_batch(log_space.expectations, len(others), others, *problem, *state, *results)
-        ctx.single_root = single_root
         marginals = marginals.clamp_(0, 1).to(scores.dtype)
         possible = log_partition != NEGATIVE_INFINITY
-        ctx.save_for_backward(lengths, weights, tape, adjoint, pivots, marginals, fits, possible)
-        return (log_partition + best.sum(-1)).to(scores.dtype), marginals
+        log_partition = (log_partition + best.sum(-1)).to(scores.dtype)
+        return log_partition, marginals, weights, tape, adjoint, pivots, fits, possible
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_log_partition, grad_marginals):
-        lengths, weights, tape, adjoint, pivots, marginals, fits, possible = ctx.saved_tensors
+    def gradient(self, inputs, outputs, upstream):
+        lengths, single_root = inputs[1].contiguous(), inputs[2]
+        _, marginals, weights, tape, adjoint, pivots, fits, possible = outputs
+        grad_log_partition, grad_marginals = upstream
         result = torch.zeros_like(weights)
         if grad_marginals is not None:
-            problem = (lengths.numpy(), ctx.single_root) + _arrays(weights, tape, adjoint, pivots)
+            problem = (lengths.numpy(), single_root) + _arrays(weights, tape, adjoint, pivots)
             direction = _arrays(grad_marginals.double().contiguous(), result)
             for implementation, items in ((linear_space, _items(fits)), (log_space, _items(possible & ~fits))):
                 over_batch(implementation.gradient, len(items), items, *problem, *direction)
         if grad_log_partition is not None:
             result += grad_log_partition[:, None, None] * marginals
-        return result.to(marginals.dtype), None, None
+        return (result.to(marginals.dtype),)
+
+    def shapes(self, scores, lengths, single_root):
+        batch, (_, nodes, n) = lengths.shape, scores.shape
+        square, rows, flags = batch + (nodes, n), batch + (n,), torch.bool
+        wide = (scores.new_empty(shape, dtype=torch.double) for shape in (square, square, square, rows))
+        chosen = (scores.new_empty(batch, dtype=flags) for _ in range(2))
+        return (scores.new_empty(batch), scores.new_empty(square), *wide, *chosen)
+
+    def log_partition(self, scores, lengths, single_root):
+        return reference.log_partition(scores, lengths, single_root)
+
+
+_elimination = _Elimination()
 
 
 def _arrays(*tensors: Tensor) -> Tuple[np.ndarray, ...]:

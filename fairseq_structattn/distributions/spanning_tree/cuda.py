@@ -9,6 +9,7 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
+from ..operations import Operation
 from ..triton_kernels import on_device_of
 from . import reference, register_tile
 
@@ -17,7 +18,7 @@ WARPS = {32: 4, 64: 8}
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
-    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, differentiable any number of times.
 
     Sentences of more than 64 words, whose weights do not fit in registers, are left to the reference.
 
@@ -29,7 +30,7 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     """
     if scores.shape[-1] > max(WARPS):
         return reference.expectations(scores, lengths, single_root)
-    return _Elimination.apply(scores, lengths, single_root)
+    return _elimination(scores, lengths, single_root)
 
 
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
@@ -44,13 +45,15 @@ def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Te
     return sampling.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
 
 
-class _Elimination(torch.autograd.Function):
+class _Elimination(Operation):
     """scores ``[batch, n+1, n]`` → log Z ``[batch]``, marginals ``[batch, n+1, n]``."""
 
-    @staticmethod
-    def forward(ctx, scores: Tensor, lengths: Tensor, single_root: bool):
-        ctx.set_materialize_grads(False)
-        ctx.single_root = single_root
+    name = "spanning_trees_on_gpu"
+    arguments = "Tensor scores, Tensor lengths, bool single_root"
+    potentials, results, outputs, kept = 1, 2, 7, range(7)
+    wide = False
+
+    def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
         batch, n = len(scores), scores.shape[-1]
         scores, lengths = scores.contiguous(), lengths.contiguous()
         turns = torch.empty(batch, n, dtype=torch.int32, device=scores.device)
@@ -59,24 +62,36 @@ class _Elimination(torch.autograd.Function):
         log_partition = scores.new_empty(batch)
         _run(register_tile.eliminate, single_root, *problem, log_partition)
         _run(register_tile.distribute, single_root, *problem, log_partition, adjoint, marginals)
-        ctx.save_for_backward(*problem, log_partition, adjoint, marginals)
-        return log_partition, marginals
+        return (log_partition, marginals, *problem[2:], adjoint)
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, on_log_partition, on_marginals):
-        *problem, log_partition, adjoint, marginals = ctx.saved_tensors
+    def gradient(self, inputs, outputs, upstream):
+        (scores, lengths, single_root), (log_partition, marginals, *tape, adjoint) = inputs, outputs
+        problem = (scores.contiguous(), lengths.contiguous(), *tape)
+        on_log_partition, on_marginals = upstream
         if on_log_partition is None:
             on_log_partition = torch.zeros_like(log_partition)
         if on_marginals is None:
             possible = log_partition != float("-inf")
-            return torch.where(possible, on_log_partition, 0)[:, None, None] * marginals, None, None
+            return (torch.where(possible, on_log_partition, 0)[:, None, None] * marginals,)
         on_log_partition, on_marginals = on_log_partition.contiguous(), on_marginals.contiguous()
         tangents, on_scores = torch.empty_like(marginals), torch.empty_like(marginals)
-        _run(register_tile.eliminate_tangents, ctx.single_root, *problem, on_marginals, tangents)
+        _run(register_tile.eliminate_tangents, single_root, *problem, on_marginals, tangents)
         state = log_partition, adjoint, on_log_partition, on_marginals, tangents
-        _run(register_tile.distribute_tangents, ctx.single_root, *problem, *state, on_scores)
-        return on_scores, None, None
+        _run(register_tile.distribute_tangents, single_root, *problem, *state, on_scores)
+        return (on_scores,)
+
+    def shapes(self, scores, lengths, single_root):
+        batch, n = len(scores), scores.shape[-1]
+        square = (scores.new_empty(scores.shape) for _ in range(4))
+        marginals, mantissas, exponents, adjoint = square
+        pivots, turns = scores.new_empty(batch, 2, n), scores.new_empty(batch, n, dtype=torch.int32)
+        return scores.new_empty(batch), marginals, mantissas, exponents, pivots, turns, adjoint
+
+    def log_partition(self, scores, lengths, single_root):
+        return reference.log_partition(scores, lengths, single_root)
+
+
+_elimination = _Elimination()
 
 
 def _run(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:

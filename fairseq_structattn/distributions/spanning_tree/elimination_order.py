@@ -13,6 +13,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from ..operations import has_values
 from ..semirings import NEGATIVE_INFINITY
 
 # Far below, in nats.
@@ -33,7 +34,7 @@ def root_child_last(scores: Tensor, lengths: Tensor) -> Optional[Tensor]:
     # −inf less −inf is no number, which is not above anything.
     near = scores - scores.amax(-2, keepdim=True) > -FAR
     # To ask an accelerator would be to wait for it.
-    if scores.device.type == "cpu" and near.sum() == (lengths * lengths).sum():
+    if scores.device.type == "cpu" and has_values(scores, lengths) and near.sum() == (lengths * lengths).sum():
         return None
     return _order(near, scores > NEGATIVE_INFINITY, lengths)
 

@@ -18,11 +18,15 @@ import torch
 from torch import Tensor
 
 from ..compiled import kernel_if_available, over_batch
+from ..operations import without_gradient
 from ..trees import NO_HEAD
 
 NEW, ON_PATH, DONE, CONTRACTED = range(4)
 
 
+@without_gradient(
+    "spanning_argmax", "Tensor scores, Tensor lengths, bool single_root", lambda scores, *_: scores.shape[::2]
+)
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     """Heads ``[batch, n]`` of a best tree; :data:`NO_HEAD` in padding and where there is none. Ties go to words before
     the root, and to those further to the left.
@@ -33,7 +37,7 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
         single_root: whether exactly one word hangs on the root.
     """
     batch, n = scores.shape[0], scores.shape[-1]
-    heads = torch.full((batch, n), NO_HEAD)
+    heads = torch.full((batch, n), NO_HEAD, device="cpu")
     wide = scores.detach().cpu().double().contiguous().numpy()
     over_batch(_best_trees, batch, wide, lengths.cpu().contiguous().numpy(), single_root, heads.numpy())
     return heads.to(scores.device)

@@ -40,7 +40,7 @@ def eliminate(
     """
     i = tl.program_id(0).to(tl.int64)
     heads, words = tl.arange(0, N), tl.arange(0, N)
-    length = tl.load(lengths + i).to(tl.int32)
+    length = _length_of(lengths, i, n)
     pivots += i * 2 * n
     w, e, root_w, root_e = _weights(scores + i * (n + 1) * n, length, n, heads, words)
     head_turn, word_turn = _turns(heads, length, n, SINGLE_ROOT), _turns(words, length, n, SINGLE_ROOT)
@@ -222,7 +222,13 @@ def _item(i, lengths, turns, n, heads, words):
     """Length, place of the matrices, and turns of a sentence."""
     head_turn = tl.load(turns + i * n + heads, mask=heads < n, other=NEVER)
     word_turn = tl.load(turns + i * n + words, mask=words < n, other=NEVER)
-    return tl.load(lengths + i).to(tl.int32), i * (n + 1) * n, head_turn, word_turn
+    return _length_of(lengths, i, n), i * (n + 1) * n, head_turn, word_turn
+
+
+@triton.jit
+def _length_of(lengths, i, n):
+    # On a device nobody looks whether lengths are in range.
+    return tl.minimum(tl.maximum(tl.load(lengths + i), 0), n).to(tl.int32)
 
 
 @triton.jit

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..compiled import kernel_if_available, over_batch
+from ..operations import without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from ..trees import NO_HEAD
 
@@ -30,6 +31,11 @@ PATIENCE = 1.0
 LEFT_13, RIGHT_7, LEFT_17, RIGHT_11 = np.uint64(13), np.uint64(7), np.uint64(17), np.uint64(11)
 
 
+@without_gradient(
+    "spanning_sample",
+    "Tensor scores, Tensor lengths, bool single_root, int count, Tensor log_partition, Tensor marginals",
+    lambda scores, lengths, single_root, count, *_: (count,) + scores.shape[::2],
+)
 def sample(
     scores: Tensor, lengths: Tensor, single_root: bool, count: int, log_partition: Tensor, marginals: Tensor
 ) -> Tensor:
@@ -47,8 +53,8 @@ def sample(
         marginals: ``[batch, n+1, n]``.
     """
     batch, n = scores.shape[0], scores.shape[-1]
-    heads = torch.full((count, batch, n), NO_HEAD)
-    seeds = torch.randint(1, torch.iinfo(torch.int64).max, (batch,)).numpy().astype(np.uint64)
+    heads = torch.full((count, batch, n), NO_HEAD, device="cpu")
+    seeds = torch.randint(1, torch.iinfo(torch.int64).max, (batch,), device="cpu").numpy().astype(np.uint64)
     words = torch.where(log_partition > NEGATIVE_INFINITY, lengths, lengths.new_zeros(()))
     on_root = marginals[:, 0].clamp(min=0).cumsum(-1)
     problem = [tensor.detach().cpu().contiguous().numpy() for tensor in (scores.double(), on_root.double(), words)]
