@@ -13,11 +13,16 @@ structattn_usage "$0" "" 1 "$@"
 
 work="${1:-$STRUCTATTN_ROOT/quickstart}"
 scripts="$STRUCTATTN_ROOT/scripts"
+updates=1260 # four epochs of the corpus below
 made_with=""
 step_number=0
 
-# fairseq's lines of all options would fill the screen, and of each translation source and hypothesis are enough.
-show() { grep --line-buffered -v -e "| {'_name'" -e 'Namespace(' -e '^[TDP]-' || true; }
+# fairseq's lines of all options would fill the screen, and of each translation source and hypothesis are enough. A bar
+# stands for those of the training.
+show() {
+    { grep --line-buffered -v -e "| {'_name'" -e 'Namespace(' -e '^[TDP]-' || true; } |
+        "$STRUCTATTN_PYTHON" "$scripts/progress.py" "$updates"
+}
 
 record() {
     printf '%s\n' "$made_with" >"$1.tmp"
@@ -101,10 +106,10 @@ step train checkpoints \
     --decoder-embed-dim 96 --decoder-hidden-size 192 --decoder-layers 1 --decoder-out-embed-dim 96 \
     --criterion structattn_label_smoothed_cross_entropy --label-smoothing 0.1 --pairwise-l2 0.0005 \
     --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
-    --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200 \
-    --max-tokens 4000 --max-epoch 4 --update-epoch-batch-itr True --seed 1 --num-workers 0 --distributed-world-size 1 \
+    --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200 --max-tokens 4000 --max-update "$updates" \
+    --update-epoch-batch-itr True --seed 1 --num-workers 0 --distributed-world-size 1 \
     --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints \
-    --log-format simple --log-interval 20
+    --log-format simple --log-interval 10
 
 step translate translation.txt \
     translate "$python" -m fairseq_cli.generate bin --user-dir "$user_dir" \
