@@ -139,6 +139,7 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
         default="keep",
         help="what becomes of sentences with crossing arcs in train and valid (default: keep)",
     )
+    parser.add_argument("--lowercase", action="store_true", help="write all words in small letters")
     return parser.parse_args(arguments)
 
 
@@ -152,6 +153,8 @@ def main(arguments=None) -> None:
     for split, path in sources.items():
         left_out: Counter = Counter()
         trees = list(read_trees(path, left_out))
+        if options.lowercase:
+            trees = [tree._replace(words=[word.lower() for word in tree.words]) for tree in trees]
         crossing = [tree for tree in trees if tree.is_crossing()]
         if options.crossing == "drop" and split != "test":
             trees = [tree for tree in trees if not tree.is_crossing()]

@@ -73,5 +73,7 @@ def test_everything_is_written(tmp_path, capsys):
     assert (dest / "train.words").read_text() == "They run home\n"
     assert (dest / "test.heads.words").read_text() == "3 0 2 1\n0 1 1\n"
     assert (dest / "bin" / "test.heads.words").exists() and (dest / "bin" / "train.words-None.words.idx").exists()
+    conllu.main([*call, "--dest", str(dest), "--lowercase"])
+    assert (dest / "train.words").read_text() == "they run home\na b c d\n"
     counts = dict(line.split(" ") for line in (dest / "dict.txt").read_text().splitlines())
     assert counts["run"] == "1" and counts["n't"] == "0"

@@ -1,0 +1,271 @@
+"""Makes one run: trains, tests, and writes all that the report needs of it into one small file.
+
+    python scripts/experiments/snli/make_run.py NAME SEED --work WORK_DIR
+
+A run whose file is there, made with the same options from the same data, is not made again; a training that was stopped
+continues. The file is results/NAME-SEED.json.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import Dict, List, Optional
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPTS = os.path.join(HERE, "..", "..")
+sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis")]
+import results  # noqa: E402
+from files import InputError, beside, command, read_json, read_lines, write_json, write_lines  # noqa: E402
+from systems import WITH_TREES, data_of, teacher, train_options  # noqa: E402
+
+USER_DIR = os.path.join(SCRIPTS, "..", "fairseq_structattn")
+METRICS = {"parser": "uas", "pairs": "accuracy", "published": "accuracy", "translation": "bleu"}
+
+
+class Run:
+    """One training of the system `name` from `seed`.
+
+    Args:
+        name: one of :func:`systems.runs`
+        seed: of the training
+        work: the folder with the prepared data, where checkpoints and logs go
+        kept: the folder of the results
+        vectors: file of word vectors, for ``published``
+        tiny: sizes of 8 and two epochs, to try out the way
+    """
+
+    def __init__(self, name: str, seed: int, work: str, kept: str, vectors: Optional[str] = None, tiny: bool = False):
+        self.name, self.seed, self.work = name, seed, work
+        self.kind, _, self.system = name.partition(".")
+        self.data = os.path.join(work, data_of(name))
+        self.folder = os.path.join(work, "runs", f"{name}-{seed}")
+        self.result = os.path.join(kept, f"{name}-{seed}.json")
+        self.options = train_options(name, tiny)
+        self.vectors = vectors if self.kind == "published" else None
+        self.teacher = train_options(teacher(name), tiny) if teacher(name) else []
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that decides the outcome but for the seed: options, those of the parser that is listened to,
+        and data."""
+        (data,) = read_lines(os.path.join(self.data, "fingerprint"))
+        decides = [self.options, self.teacher, data, self.vectors is not None]
+        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
+
+    @property
+    def checkpoint(self) -> str:
+        return os.path.join(self.folder, "checkpoint_best.pt")
+
+    def is_done(self) -> bool:
+        if not os.path.exists(self.result):
+            return False
+        return read_json(self.result, "fingerprint")["fingerprint"] == self.fingerprint
+
+    def make(self, needs_checkpoint: bool = False) -> None:
+        """All of it, where it is not there; also the training of one that is known already, if others need it."""
+        if self.is_done() and not (needs_checkpoint and not os.path.exists(self.checkpoint)):
+            return
+        self._start_anew_where_options_changed()
+        print(f"== {self.name}, seed {self.seed}: training, log in {self.folder}/train.log", flush=True)
+        self._train()
+        if self.is_done():
+            return
+        content = {**self._about(), "test": getattr(self, f"_test_{self.kind}")()}
+        write_json(self.result, content)
+
+    def _start_anew_where_options_changed(self) -> None:
+        mark = os.path.join(self.folder, "fingerprint")
+        if os.path.exists(self.folder):
+            if os.path.exists(mark) and read_lines(mark) == [self.fingerprint]:
+                return
+            shutil.rmtree(self.folder)
+        write_lines(mark, [self.fingerprint])
+
+    def _train(self) -> None:
+        if os.path.exists(os.path.join(self.folder, "trained")):
+            return
+        call = ["train", os.path.join(self.data, "bin"), "--user-dir", USER_DIR, *self.options]
+        call += ["--embed-path", self.vectors] if self.vectors else []
+        call += ["--seed", str(self.seed), "--update-epoch-batch-itr", "True"]
+        call += ["--save-dir", self.folder, "--log-file", os.path.join(self.folder, "train.log")]
+        self._call(call, "console.log", mode="a")
+        write_lines(os.path.join(self.folder, "trained"), [])
+
+    def _call(self, call: List[str], log: str, mode: str = "w", output=None) -> None:
+        path = os.path.join(self.folder, log)
+        with open(path, mode, encoding="utf-8") as file:
+            done = subprocess.run(
+                [sys.executable, "-m", f"fairseq_cli.{call[0]}", *call[1:]], stdout=output or file, stderr=file
+            )
+        if done.returncode != 0:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                raise InputError("".join(file.readlines()[-20:]) + f"\n{self.name}, seed {self.seed}: see {path}")
+
+    def _about(self) -> Dict:
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+            "options": " ".join(self.options),
+            "versions": results.versions(),
+            "machine": results.machine(),
+            "parameters": self._parameters(),
+            "epochs": self._epochs(),
+        }
+
+    def _parameters(self) -> Dict[str, int]:
+        """Of the checkpoint: all that is trained, and all but embeddings of words."""
+        from fairseq import checkpoint_utils
+
+        import fairseq_structattn  # noqa: F401  (lets checkpoints load)
+
+        weights = checkpoint_utils.load_checkpoint_to_cpu(self.checkpoint)["model"]
+        sizes = {
+            name: value.numel() for name, value in weights.items() if not (self.vectors and "embed_tokens" in name)
+        }
+        tables = sum(size for name, size in sizes.items() if "embed_tokens" in name)
+        return {"all": sum(sizes.values()), "without_embeddings": sum(sizes.values()) - tables}
+
+    def _epochs(self) -> List[Dict]:
+        log, metric = os.path.join(self.folder, "train.log"), f"valid_{METRICS[self.kind]}"
+        trained, validated = results.epochs(log), results.epochs(log, metric)
+        return [
+            {
+                "train_loss": float(training["train_loss"]),
+                metric: float(validation[metric]),
+                "seconds": round(float(training["train_train_wall"])),
+            }
+            for training, validation in zip(trained, validated)
+        ]
+
+    def _test_parser(self) -> Dict:
+        return {**self._attachment(self.data, self.name.endswith(".lower")), **self._chance()}
+
+    def _chance(self) -> Dict:
+        """Attachment scores of what needs no model."""
+        from attachment_scores import chance
+        from parsers import read_gold
+
+        _, gold = read_gold(*(os.path.join(self.data, f"test{name}") for name in (".words", ".heads.words")))
+        found = chance(gold, "single")
+        return {name: {kind: round(value, 2) for kind, value in of.items()} for name, of in found.items()}
+
+    def _attachment(self, treebank: str, lowercase: bool) -> Dict:
+        """Attachment scores on a test set of trees."""
+        from attachment_scores import of_model
+        from parsers import load_parser, read_gold
+
+        sentences, gold = read_gold(*(os.path.join(treebank, f"test{name}") for name in (".words", ".heads.words")))
+        sentences = [[word.lower() for word in words] for words in sentences] if lowercase else sentences
+        found = of_model(load_parser(self.checkpoint, os.path.join(self.data, "bin")), sentences, gold)
+        return {name: {kind: round(value, 2) for kind, value in of.items()} for name, of in found.items()}
+
+    def _test_pairs(self) -> Dict:
+        right = self._right_pairs()
+        content = {"accuracy": round(100 * sum(right) / len(right), 2), "right": pack(right)}
+        treebank = os.path.join(self.work, "treebank.projective.cased")
+        if self.system in WITH_TREES and os.path.exists(treebank):
+            content["trees"] = self._attachment(treebank, lowercase=self.kind == "pairs")
+        return content
+
+    _test_published = _test_pairs
+
+    def _right_pairs(self) -> List[bool]:
+        """Of each pair of the test set, whether its label is predicted."""
+        import torch
+        from fairseq import checkpoint_utils
+
+        import fairseq_structattn  # noqa: F401  (registers models and tasks)
+
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
+            [self.checkpoint], arg_overrides={"data": os.path.join(self.data, "bin")}
+        )
+        task.load_dataset("test")
+        data, right = task.dataset("test"), [False] * len(task.dataset("test"))
+        order = sorted(range(len(data)), key=data.num_tokens)
+        with torch.no_grad():
+            for start in range(0, len(order), 100):
+                batch = data.collater([data[index] for index in order[start : start + 100]])
+                found = model.eval()(**batch["net_input"])[0].argmax(-1) == batch["target"]
+                for index, is_right in zip(batch["id"].tolist(), found.tolist()):
+                    right[index] = is_right
+        return right
+
+    def _test_translation(self) -> Dict:
+        from generated import read_translations
+        from sacrebleu.metrics import BLEU
+
+        output = os.path.join(self.folder, "test.txt")
+        if not os.path.exists(output):
+            call = ["generate", os.path.join(self.data, "bin"), "--user-dir", USER_DIR, "--path", self.checkpoint]
+            call += "--source-lang en --target-lang de --beam 5 --max-tokens 3000 --num-workers 0".split()
+            with beside(output) as made, open(made, "w", encoding="utf-8") as file:
+                self._call(call, "generate.log", output=file)
+        references = read_lines(os.path.join(self.data, "test.de"))
+        bleu = BLEU(tokenize="none", force=True)
+        score = bleu.corpus_score(read_translations(output, len(references)).sentences, [references])
+        return {"bleu": round(score.score, 2), "signature": str(bleu.get_signature())}
+
+
+def pack(bits: List[bool]) -> str:
+    """As hexadecimal digits, the first bit first; :func:`unpack` knows how many there are."""
+    text = "".join("1" if bit else "0" for bit in bits)
+    return f"{len(bits)}:" + (f"{int(text, 2):0{(len(bits) + 3) // 4}x}" if bits else "")
+
+
+def unpack(text: str) -> List[bool]:
+    """The inverse of :func:`pack`."""
+    match = re.match(r"^(\d+):([0-9a-f]*)$", text)
+    if match is None:
+        raise InputError(f"{text[:20]}…: not as make_run.py writes what is right")
+    count = int(match.group(1))
+    return [bit == "1" for bit in f"{int(match.group(2), 16):0{count}b}"] if count else []
+
+
+def write_heads(parser: Run, words: str, output: str) -> None:
+    """Parses a file of sentences, if that has not been done."""
+    from parsers import load_parser, parse
+
+    if not os.path.exists(output):
+        sentences = [line.split() for line in read_lines(words)]
+        found = parse(load_parser(parser.checkpoint, os.path.join(parser.data, "bin")), sentences, "risk")
+        write_lines(output, [" ".join(map(str, heads)) for heads in found])
+
+
+def listen_to_teacher(run: Run, arguments: argparse.Namespace) -> None:
+    """Trains the parser that a run listens to, seed 1, and writes the heads that it finds."""
+    parser = Run(teacher(run.name), 1, arguments.work, arguments.results, None, arguments.tiny)
+    parser.make(needs_checkpoint=True)
+    binarised = os.path.join(run.data, "bin")
+    for split in ("train", "valid", "test"):
+        if run.kind == "translation":
+            write_heads(parser, os.path.join(run.data, f"{split}.en"), os.path.join(binarised, f"{split}.heads.en"))
+        else:
+            for side in ("premise", "hypothesis"):
+                words = os.path.join(run.data, f"{split}.{side}.cased")
+                write_heads(parser, words, os.path.join(binarised, f"{split}.heads.{side}"))
+
+
+@command
+def main(arguments=None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("seed", type=int, metavar="SEED")
+    parser.add_argument("--work", required=True, metavar="WORK_DIR")
+    parser.add_argument("--results", default=os.path.join(HERE, "results"), metavar="DIR")
+    parser.add_argument("--vectors", metavar="FILE", help="word vectors, for published runs")
+    parser.add_argument("--tiny", action="store_true", help="sizes of 8 and two epochs, to try out the way")
+    options = parser.parse_args(arguments)
+    run = Run(options.name, options.seed, options.work, options.results, options.vectors, options.tiny)
+    if teacher(run.name) and not run.is_done():
+        listen_to_teacher(run, options)
+    run.make()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Makes the report of whatever runs there are: the tables in the README.
+
+    python scripts/experiments/snli/report.py [RESULTS_DIR] [--dest DIR]
+
+Nothing is trained and no corpus is needed. A system without runs is shown as missing.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+from typing import Callable, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPTS = os.path.join(HERE, "..", "..")
+sys.path[:0] = [HERE, SCRIPTS]
+from files import command, read_json  # noqa: E402
+from make_run import METRICS, unpack  # noqa: E402
+from results import markdown_row, put_table  # noqa: E402
+from systems import PAPER, SEEDS, SYSTEMS, TITLES, TRANSLATION_TITLES, WITH_TREES, parsers, runs  # noqa: E402
+
+MISSING = "–"
+SAMPLES, SEED = 2000, 12345
+DECODINGS = ("argmax", "risk")
+Runs = Dict[int, Dict]  # results of one system by seed
+
+
+class Difference(NamedTuple):
+    """Accuracy of a system minus that of the softmax, in points: mean, ends of the 95 % interval, two-sided p, and for
+    how many seeds."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    seeds: int
+
+
+def read_runs(folder: str) -> Dict[str, Runs]:
+    """Results by name and seed."""
+    found: Dict[str, Runs] = {}
+    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if file.endswith(".json"):
+            content = read_json(os.path.join(folder, file), "name", "seed", "epochs", "test")
+            found.setdefault(content["name"], {})[content["seed"]] = content
+    return found
+
+
+def difference(system: Runs, baseline: Runs) -> Difference:
+    """Paired bootstrap over test pairs (Koehn 2004); a seed is paired with the same seed of the other system. p is the
+    share of samples that are at least as far from the measured difference as that is from 0."""
+    seeds = sorted(set(system) & set(baseline))
+    rights = [[np.array(unpack(of[seed]["test"]["right"]), dtype=float) for seed in seeds] for of in (system, baseline)]
+    gains = 100 * (np.mean(rights[0], 0) - np.mean(rights[1], 0))
+    drawn = np.random.default_rng(SEED).integers(len(gains), size=(SAMPLES, len(gains)))
+    means, mean = gains[drawn].mean(1), gains.mean()
+    low, high = np.percentile(means, [2.5, 97.5])
+    p = float(np.mean(np.abs(means - mean) >= abs(mean) - 1e-9))
+    return Difference(float(mean), float(low), float(high), p, len(seeds))
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """Mean, and the standard deviation where there are several."""
+    if not values:
+        return MISSING
+    text = f"{statistics.mean(values):.{digits}f}"
+    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"
+
+
+def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rules = ["---"] + ["---:"] * (len(heads) - 1)
+    return "\n".join([markdown_row(heads), "| " + " | ".join(rules) + " |", *map(markdown_row, lines)])
+
+
+def of_test(own: Runs, value: Callable[[Dict], float], digits: int = 1) -> str:
+    return spread([value(run["test"]) for run in own.values()], digits)
+
+
+def best_valid(own: Runs, metric: str) -> str:
+    return spread([max(epoch[f"valid_{metric}"] for epoch in run["epochs"]) for run in own.values()])
+
+
+def count(own: Runs) -> str:
+    return f"{len(own)} of {len(SEEDS)}"
+
+
+def parser_table(found: Dict[str, Runs]) -> str:
+    """Attachment scores of the parsers, beside chance."""
+    heads = [
+        "parser",
+        "seeds",
+        "valid",
+        *(f"{kind}, {how}" for how in DECODINGS for kind in ("directed", "undirected")),
+    ]
+    lines = []
+    for name in parsers():
+        own = found.get(name, {})
+        cells = [_score(own, how, kind) for how in DECODINGS for kind in ("directed", "undirected")]
+        lines.append([name.partition(".")[2].replace(".", ", "), count(own), best_valid(own, "uas"), *cells])
+    return table(heads, lines + chance_lines(found, 3))
+
+
+def _score(own: Runs, how: str, kind: str) -> str:
+    return of_test(own, lambda test: test[how][kind])
+
+
+def chance_lines(found: Dict[str, Runs], columns: int) -> List[List[str]]:
+    """What needs no model, from the result of any parser."""
+    for name in parsers():
+        for run in found.get(name, {}).values():
+            return [
+                [how, *[""] * (columns - 1), f"{scores['directed']:.1f}", f"{scores['undirected']:.1f}", "", ""]
+                for how, scores in run["test"].items()
+                if how not in DECODINGS
+            ]
+    return []
+
+
+def pairs_table(found: Dict[str, Runs], kind: str) -> str:
+    """Accuracy of the systems, and their differences to the softmax."""
+    heads = ["beside a word", "seeds", "parameters", "valid", "test", "to softmax", "95 %", "p", "paper (SNLI)"]
+    baseline, lines = found.get(f"{kind}.flat", {}), []
+    for system in SYSTEMS:
+        own = found.get(f"{kind}.{system}", {})
+        sizes = sorted({run["parameters"]["without_embeddings"] for run in own.values()})
+        cells = [TITLES[system], count(own), ", ".join(f"{size:,}" for size in sizes) or MISSING]
+        cells += [best_valid(own, METRICS[kind]), of_test(own, lambda test: test["accuracy"])]
+        cells += _compared(own, baseline) if system != "flat" else ["", "", ""]
+        lines.append([*cells, str(PAPER.get(system, ""))])
+    return table(heads, lines)
+
+
+def _compared(own: Runs, baseline: Runs) -> List[str]:
+    if not set(own) & set(baseline):
+        return [MISSING] * 3
+    found = difference(own, baseline)
+    return [f"{found.mean:+.1f}", f"{found.low:+.1f} … {found.high:+.1f}", f"{found.p:.3f}"]
+
+
+def induced_table(found: Dict[str, Runs], kind: str) -> str:
+    """Trees that were learned from labels, against those of the treebank."""
+    heads = ["trees of", "seeds", *(f"{which}, {how}" for how in DECODINGS for which in ("directed", "undirected"))]
+    lines = []
+    for system in WITH_TREES:
+        own = {seed: run for seed, run in found.get(f"{kind}.{system}", {}).items() if "trees" in run["test"]}
+        cells = [of_test(own, _tree_score(how, which)) for how in DECODINGS for which in ("directed", "undirected")]
+        lines.append([TITLES[system], count(own), *cells])
+    return table(heads, lines + chance_lines(found, 2))
+
+
+def _tree_score(how: str, which: str) -> Callable[[Dict], float]:
+    return lambda test: test["trees"][how][which]
+
+
+def translation_table(found: Dict[str, Runs]) -> str:
+    heads = ["beside a source word", "seeds", "parameters", "valid, BLEU", "test 2016, BLEU"]
+    lines = []
+    for name in runs("translation"):
+        own = found.get(name, {})
+        sizes = sorted({run["parameters"]["all"] for run in own.values()})
+        cells = [TRANSLATION_TITLES[name.partition(".")[2]], count(own)]
+        cells += [", ".join(f"{size:,}" for size in sizes) or MISSING, best_valid(own, "bleu")]
+        lines.append([*cells, of_test(own, lambda test: test["bleu"])])
+    return table(heads, lines)
+
+
+def made_with(found: Dict[str, Runs]) -> str:
+    """Versions and machines of all runs, and how long an epoch took."""
+    every = [run for own in found.values() for run in own.values()]
+    versions = sorted({", ".join(f"{name} {value}" for name, value in run["versions"].items()) for run in every})
+    machines = sorted({run["machine"] for run in every})
+    return "  \n".join([*versions, *machines])
+
+
+def report(found: Dict[str, Runs]) -> str:
+    """All tables."""
+    made = sum(len(own) for own in found.values())
+    sections = [
+        ("Pairs", pairs_table(found, "pairs")),
+        ("Their trees, on the test set of UD English EWT", induced_table(found, "pairs")),
+        ("The parser alone, on the same", parser_table(found)),
+        ("Translation, English to German", translation_table(found)),
+    ]
+    if any(name.startswith("published.") for name in found):
+        sections.insert(0, ("SNLI, published setting", pairs_table(found, "published")))
+    text = "\n\n".join(f"### {title}\n\n{body}" for title, body in sections)
+    return f"{text}\n\n{made} runs are made. {made_with(found)}".rstrip()
+
+
+@command
+def main(arguments=None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="?", default=os.path.join(HERE, "results"), metavar="RESULTS_DIR")
+    parser.add_argument("--dest", default=HERE, metavar="DIR", help="where README.md is (default: beside this script)")
+    options = parser.parse_args(arguments)
+    readme = os.path.join(options.dest, "README.md")
+    if not os.path.exists(readme):
+        shutil.copy(os.path.join(HERE, "README.md"), readme)
+    put_table(readme, report(read_runs(options.results)))
+    print(f"{readme}: written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Entailment (Kim et al. 2017, section 4.4): do words that know their heads help, and are their trees any trees? With the
+# supervised parser alone, and translation with its trees.
+#
+#     bash scripts/experiments/snli/run.sh [--corpus DIR] [--treebank DIR] [--multi30k DIR] [--vectors FILE] [--dry-run]
+#          [WORK_DIR] [NAME ...]
+#
+# WORK_DIR (default: snli) takes data, checkpoints and logs. Each finished run leaves one small file in results/ beside this
+# script; one that is there is not made again, so that the experiment can be spread over days and machines.
+# NAME is a run (parser.biaffine.projective.single.cased, pairs.tree …), all of a kind (parser, pairs, translation,
+# published), or report. Without names: parser, pairs and translation. SEEDS (default: 1 2 3), JOBS (trainings at a time, default
+# 1) and PYTHON may be set; each training uses one core. --dry-run goes the whole way with tiny models, results in WORK_DIR.
+#
+# --corpus    of SNLI: s1, s2 and labels .dev and .test for pairs; snli_1.0_train, _dev and _test.jsonl for published
+# --treebank  UD_English-EWT: en_ewt-ud-train, -dev and -test.conllu
+# --multi30k  its folder, with tok/train.lc.norm.tok.en …; for translation
+# --vectors   GloVe 840B; for published
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+here=scripts/experiments/snli
+data=()
+vectors=()
+tiny=()
+positional=()
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --corpus | --treebank | --multi30k | --vectors)
+            [ $# -gt 1 ] || { echo "error: $1 needs a value" >&2; exit 2; }
+            if [ "$1" = --vectors ]; then vectors=("$1" "$2"); else data+=("$1" "$2"); fi
+            shift
+            ;;
+        --dry-run) tiny=(--tiny) ;;
+        -h | --help)
+            sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//'
+            exit
+            ;;
+        -*) echo "error: unknown option $1; see --help" >&2; exit 2 ;;
+        *) positional+=("$1") ;;
+    esac
+    shift
+done
+work=${positional[0]:-snli}
+names=("${positional[@]:1}")
+seeds=${SEEDS:-1 2 3}
+jobs=${JOBS:-1}
+python=${PYTHON:-python}
+results=$here/results
+[ ${#tiny[@]} = 0 ] || results=$work/results
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+mkdir -p "$work" "$results"
+. scripts/experiments/queue.sh
+
+one() { # NAME SEED
+    "$python" $here/make_run.py "$1" "$2" --work "$work" --results "$results" \
+        ${vectors[@]+"${vectors[@]}"} ${tiny[@]+"${tiny[@]}"}
+}
+
+[ ${#names[@]} -gt 0 ] || names=(parser pairs translation)
+if [ "${names[*]}" != report ]; then
+    planned=$("$python" $here/systems.py "${names[@]}") # a run and the parser that it listens to, a line each
+    mapfile -t runs < <(cut -d' ' -f1 <<< "$planned")
+    "$python" $here/prepare.py "$work" "${runs[@]}" ${data[@]+"${data[@]}"} ${tiny[@]+"${tiny[@]}"}
+    # Those that listen to a parser come last, one at a time: two must not train it at once.
+    mapfile -t alone < <(sed -n 's/ $//p' <<< "$planned")
+    mapfile -t listening < <(grep -v ' $' <<< "$planned" | cut -d' ' -f1)
+    [ ${#alone[@]} = 0 ] || queue "$jobs" "$seeds" "${alone[@]}"
+    [ ${#listening[@]} = 0 ] || queue 1 "$seeds" "${listening[@]}"
+fi
+"$python" $here/report.py "$results" ${tiny[@]+--dest "$work"}
