@@ -1,4 +1,4 @@
-"""exp and log that LLVM turns into vector instructions, for kernels compiled with numba.
+"""exp, log and copies that LLVM turns into vector instructions, for kernels compiled with numba.
 
 A call of the C library's functions would keep a loop from being vectorised. These are a reduction of the argument and a
 series, without branch or memory access; errors stay within a few units in the last place of a float64.
@@ -19,6 +19,14 @@ LEAST_ARGUMENT = -708.0
 FRACTION_BITS = 52
 EXPONENT_OF_ONE = 1023
 BITS_OF_SQRT_HALF = int(np.float64(math.sqrt(0.5)).view(np.int64))
+
+
+@inlined
+def copy(source, target):
+    """``target[:] = source`` for rows of the same length, without the message about other lengths, which numba compiles
+    with every such assignment and which takes more than a second."""
+    for i in range(target.shape[0]):
+        target[i] = source[i]
 
 
 @inlined

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..compiled import inlined, kernel, over_batch, subroutine
 from ..operations import Operation, without_gradient
 from ..semirings import NEGATIVE_INFINITY
-from ..vector_math import exp, log
+from ..vector_math import copy, exp, log
 from . import reference
 from .tables import edge_tables, tables_of_chains, without_padding
 
@@ -186,7 +186,7 @@ def _backward(
         if length == 0 or log_partition[chain] == NEGATIVE_INFINITY:
             continue
         p, g, g_edges = marginals[chain], on_marginals[chain], on_edges[_shared(chain, on_edges.shape[0])]
-        before[0] = g[0]
+        copy(g[0], before[0])
         for i in range(length - 1):
             e = _shared(i, tables.shape[1])
             _edge_marginals(left[chain, i], table[e], weights[e], right[chain, i + 1], edges[i])
@@ -215,7 +215,7 @@ def _viterbi(first, stride, unary, tables, lengths, states):
     best, arrived, back = np.empty(count), np.empty(count), np.empty((n, count), np.int64)
     for chain in range(first, unary.shape[0], stride):
         length, table = lengths[chain], tables[_shared(chain, tables.shape[0])]
-        best[:] = unary[chain, 0]
+        copy(unary[chain, 0], best)
         for i in range(1, length):
             e = _shared(i - 1, tables.shape[1])
             arrived[:], back[i] = NEGATIVE_INFINITY, 0
@@ -247,7 +247,7 @@ def _sample(first, stride, unary, tables, lengths, uniform, states):
         for draw in range(states.shape[0]):
             for done in range(length):
                 i = length - 1 - done
-                row[:] = left[i]
+                copy(left[i], row)
                 if done > 0:
                     e = _shared(i, tables.shape[1])
                     for a in range(count):

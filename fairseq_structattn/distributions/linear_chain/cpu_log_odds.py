@@ -15,7 +15,7 @@ from torch import Tensor
 from ..compiled import inlined, kernel, over_batch, subroutine
 from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
-from ..vector_math import exp, log
+from ..vector_math import copy, exp, log
 from . import cpu_odds as odds
 from . import reference
 from .tables import edge_tables, tables_of_chains, without_padding
@@ -114,14 +114,14 @@ def _forward(first, stride, unary, tables, lengths, log_partition, marginals, ed
         _load_fields(start, unary, tables, lengths, fields, coupling, constant)
         in_range = odds.count_in_range(fields, coupling, usual)
         if in_range < WIDTH or edges.shape[0] > 0:
-            total[:] = constant
+            copy(constant, total)
             _left_messages(fields, coupling, left, total)
             _right_messages(fields, coupling, left, right, selected)
             _store(start, every, selected, total, marginals, log_partition)
         if edges.shape[0] > 0:
             _store_edges(start, lengths, coupling, right, selected, edges)
         elif in_range > 0:
-            total[:] = constant
+            copy(constant, total)
             odds.exponentiate(coupling, tables.shape[1] == 1)
             odds.left_messages(fields, coupling, weights, left, total)
             odds.right_messages(coupling, weights, left, selected)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..compiled import inlined, subroutine
 from ..semirings import NEGATIVE_INFINITY
-from ..vector_math import EXPONENT_OF_ONE, FRACTION_BITS, LN2, exp, log
+from ..vector_math import EXPONENT_OF_ONE, FRACTION_BITS, LN2, copy, exp, log
 
 # Chains side by side. LLVM vectorises loops over so many, not over a number that it has to be told.
 WIDTH = 32
@@ -39,7 +39,7 @@ def exponentiate(coupling, shared):
     coupling[0], coupling[n] = 1, 1
     for i in range(1, n):
         if shared and i > 1:
-            coupling[i] = coupling[1]
+            copy(coupling[1], coupling[i])
         else:
             for w in range(WIDTH):
                 coupling[i, w] = exp(coupling[i, w])

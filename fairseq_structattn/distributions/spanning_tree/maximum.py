@@ -132,7 +132,8 @@ def _best_tree(weights, single_root, heads):
         roots += arc_head[word] == 0
     if single_root and roots != 1:
         return False
-    heads[: size - 1] = arc_head[1:size]
+    for m in range(1, size):
+        heads[m - 1] = arc_head[m]
     return True
 
 
@@ -141,5 +142,7 @@ def _best_trees(first, stride, scores, lengths, single_root, heads):
     for i in range(first, len(lengths), stride):
         n = lengths[i]
         weights = np.full((n + 1, n + 1), -np.inf)
-        weights[:, 1:] = scores[i, : n + 1, :n]
+        for h in range(n + 1):
+            for m in range(n):
+                weights[h, m + 1] = scores[i, h, m]
         _best_tree(weights, single_root, heads[i])

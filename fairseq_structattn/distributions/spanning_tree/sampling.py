@@ -195,4 +195,5 @@ def _trees(first, stride, scores, on_root, words, single_root, patience, seeds, 
                 in_tree[:] = False
                 in_tree[start] = True
                 _walk_without_loops(log_weights, in_tree, random, tree)
-            heads[s, i, :n] = tree[1:]
+            for m in range(n):
+                heads[s, i, m] = tree[m + 1]
