@@ -72,9 +72,10 @@ class Panel:
 
 
 def title(record: AttentionRecord) -> str:
-    """Which sentence it is, which of its translations, and how the model scores it."""
+    """Which sentence it is, which of its translations, and its score; or which question, and the answer."""
     kind = ", reference" if record.forced else f", hypothesis {record.rank + 1}" if record.rank else ""
-    return f"sentence {record.id}{kind}, score {record.score:.3f}"
+    asked = f": {record.question}" if record.question else ""
+    return f"{'question' if asked else 'sentence'} {record.id}{kind}{asked}, score {record.score:.3f}"
 
 
 def largest_weight(records: List[AttentionRecord]) -> float:

@@ -120,6 +120,7 @@ def _sentence(record: AttentionRecord, bleu: Optional[float]) -> Dict:
         "source": record.source,
         "target": record.target,
         "reference": record.reference,
+        "question": record.question,
         "bleu": bleu,
         "weights": _in_units(record.weights),
         "marginals": True if record.marginals == record.weights else _in_units(record.marginals),

@@ -26,7 +26,7 @@ A file of records has one JSON object a line:
     dependents, 0 for ``</s>``; null where the model does not tell
 ``segments``
     for a linear chain, the runs ``[start, end)`` of selected positions in its most likely selection at each target
-    token; otherwise null
+    token, and of a model that selects facts the fact of each step; otherwise null
 ``trees``
     for a decoder that attends over trees, the heads of the source words in the most likely tree at each target token,
     in the manner of ``tree.heads``; otherwise null
@@ -34,6 +34,9 @@ A file of records has one JSON object a line:
     for ``--source-attention``, the same at every rank, ``{"heads": […], "marginals": [head][word]}``: the most likely
     head of each source word, ``</s>`` left out, 0 for the root and i for word i, counted from 1, and the probabilities
     of all arcs, where columns sum to 1; otherwise null
+``question``
+    for models that select facts of a story, the question and the model's answer; otherwise null. Tokens of the source
+    are facts there, and the target has the fact of each step, see fact_records.py
 """
 
 import json
@@ -79,6 +82,7 @@ class AttentionRecord:
     segments: Optional[List[List[Tuple[int, int]]]] = None
     trees: Optional[List[List[int]]] = None
     tree: Optional[SourceTree] = None
+    question: Optional[str] = None
 
 
 def without_end(tokens: List[str]) -> List[str]:
@@ -163,14 +167,17 @@ def _fields(record: AttentionRecord) -> Iterator[Tuple[str, bool, str]]:
     shape = f"{rows} rows, one per target token, of {columns} source tokens"
     yield "weights", _is_matrix(record.weights, rows, columns), shape
     yield "marginals", record.marginals is None or _is_matrix(record.marginals, rows, columns), f"null or {shape}"
-    runs = record.segments is None or _is_list(record.segments, rows) and all(
-        isinstance(row, list) and all(_is_run(run, columns) for run in row) for row in record.segments
+    runs = (
+        record.segments is None
+        or _is_list(record.segments, rows)
+        and all(isinstance(row, list) and all(_is_run(run, columns) for run in row) for row in record.segments)
     )
     yield "segments", runs, f"null or {rows} lists of runs within {columns} source tokens"
-    trees = record.trees is None or _is_list(record.trees, rows) and all(
-        _are_heads(row, columns) for row in record.trees
+    trees = (
+        record.trees is None or _is_list(record.trees, rows) and all(_are_heads(row, columns) for row in record.trees)
     )
     yield "trees", trees, f"null or {rows} lists of heads, at most one for each of {columns} source tokens"
+    yield "question", record.question is None or _are_tokens([record.question]), "null or text"
     yield "tree", record.tree is None or _is_tree(record.tree, columns), "null or heads and the marginals of their arcs"
 
 

@@ -14,8 +14,9 @@ segments and trees can be told as well. Numbers are rounded to 7 decimals. Batch
 --max-len-a, as in fairseq, counts the longest source sentence of a batch.
 
 Several checkpoints, separated by colons, are an ensemble: weights are averaged as fairseq does, marginals where all
-models tell them; segments and trees belong to a single model and are null. Any translation model of fairseq serves that
-returns attention; only models of fairseq_structattn tell more than weights.
+models tell them; segments and trees belong to a single model and are null. Any translation model of fairseq serves
+that returns attention; only models of fairseq_structattn tell more than weights. Of a model that selects the facts of
+a story (--task structattn_babi) a record tells which fact it selects at each step, see fact_records.py.
 """
 
 import argparse
@@ -33,6 +34,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from attention_records import AttentionRecord, SourceTree, without_end, write_records  # noqa: E402
 from conllu import with_conllu  # noqa: E402
+from fact_records import fact_records, selects_facts  # noqa: E402
 from files import InputError, check_folders, check_inputs, check_outputs, command, read_lines  # noqa: E402
 from forced_attention import Attention, NoAttention, forced_attention, rounded, segments, source_trees  # noqa: E402
 
@@ -140,7 +142,7 @@ def check_model(path: str, data: str, user_dir: Optional[str] = None) -> None:
         check_inputs({"--path": one})
     if not os.path.isdir(data):
         raise ExportError(f"--data {data}: no such folder; name the one that fairseq-preprocess wrote")
-    if not glob.glob(os.path.join(glob.escape(data), "dict.*.txt")):
+    if not glob.glob(os.path.join(glob.escape(data), "dict*.txt")):
         raise ExportError(f"--data {data}: no dictionaries in it; name the folder that fairseq-preprocess wrote")
     check_folders({"--user-dir": user_dir})
 
@@ -206,6 +208,9 @@ def export(
 
     search = search or GenerationConfig()
     ids = _checked_ids(range(len(dataset)) if ids is None else ids, len(dataset))
+    if selects_facts(models):
+        yield from fact_records(models, task, dataset, ids)
+        return
     _check_lengths(models, task, dataset, ids, forced)
     generator = None if forced else _build_generator(models, task, search)
     order, waiting = iter(ids), {}
@@ -495,6 +500,9 @@ def records_of(options: argparse.Namespace) -> Iterator[AttentionRecord]:
         ids = range(min(options.sentences or len(dataset), len(dataset)))
     ids = _checked_ids(ids, len(dataset))
     texts = {name: getattr(options, name) for name in ("source", "reference") if getattr(options, name)}
+    for name, path in texts.items():
+        if selects_facts(models):
+            raise ExportError(f"--{name} {path}: of translations only; the facts of stories are told as they are")
     texts = {field: read_tokens(field, path, dataset, ids) for field, path in texts.items()}
     search, sizes = search_of(options), (options.batch_size, options.max_tokens)
     records = export(models, task, dataset, ids, options.forced, search, *sizes, options.log_format)

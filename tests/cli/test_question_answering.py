@@ -101,7 +101,7 @@ def test_resumed_training_ends_bit_for_bit_like_an_uninterrupted_one(run_fairseq
 
 def test_readme(trained):
     text = (ROOT / "scripts" / "experiments" / "babi" / "README.md").read_text(encoding="utf-8")
-    program = text.split("From Python:\n\n")[1].split("\n\n<!--")[0]
+    program = text.split("From Python:\n\n")[1].split("\n\nWhat a model")[0]
     program = "\n".join(line[4:] for line in program.split("\n") if line.startswith("    ") or not line)
     program = program.replace("babi/chain/checkpoint_best.pt", str(trained))
     done = subprocess.run([sys.executable, "-c", program], cwd=str(ROOT), stdout=subprocess.PIPE, text=True, check=True)

@@ -1,0 +1,118 @@
+"""Draws which facts of a story several models select at each step, side by side.
+
+    python scripts/experiments/babi/draw_facts.py --data babi/data/qa2 --question 3 --output facts.png \
+        --model "memn2n" babi/runs/qa2.memn2n.published-1/checkpoint_best.pt --model "chain" …
+
+Facts are told from top to bottom; the darker a cell, the more probable is the fact at that step. Framed is the most
+likely sequence, bold are the facts that lead to the answer. Without --question it is the first question whose answer
+and facts the last model has right, and of whose facts another model misses some.
+"""
+
+import argparse
+import os
+import sys
+from typing import List, NamedTuple, Optional
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+SCRIPTS = os.path.join(REPOSITORY, "scripts")
+sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
+from attention_records import AttentionRecord  # noqa: E402
+from files import InputError, check_folders, check_inputs, check_outputs, command  # noqa: E402
+from picture_files import check_picture, save_picture  # noqa: E402
+
+CELL = 0.26  # inches
+LABEL_FONT = 9
+FRAME = "C1"
+
+
+class Selected(NamedTuple):
+    """What a model selects, and its name."""
+
+    name: str
+    record: AttentionRecord
+
+
+def is_right(record: AttentionRecord) -> bool:
+    return "(right:" not in record.question
+
+
+def telling(models: List[List[AttentionRecord]]) -> int:
+    """The number of the question that shows a difference, see above; 0 where there is none."""
+    for number, records in enumerate(zip(*models)):
+        *others, last = records
+        if is_right(last) and last.target == last.reference and any(one.target != one.reference for one in others):
+            return number
+    return 0
+
+
+def draw(selected: List[Selected]):
+    """A figure of matplotlib."""
+    from matplotlib.figure import Figure
+
+    facts, supporting = selected[0].record.source, set(selected[0].record.reference)
+    steps = [len(one.record.target) for one in selected]
+    width = 0.085 * max(map(len, facts)) + CELL * 2 * sum(steps) + 1.2 * len(selected) + 0.5
+    figure = Figure(figsize=(width, CELL * len(facts) + 1.1), layout="constrained")
+    axes = figure.subplots(1, len(selected), sharey=True, squeeze=False, gridspec_kw={"width_ratios": steps})[0]
+    for axis, one in zip(axes, selected):
+        _draw_model(axis, one)
+    axes[0].set_yticks(range(len(facts)), facts, fontsize=LABEL_FONT)
+    for label, fact in zip(axes[0].get_yticklabels(), facts):
+        label.set_fontweight("bold" if fact in supporting else "normal")
+    figure.suptitle(selected[0].record.question.split("?")[0] + "?", fontsize=LABEL_FONT + 2)
+    return figure
+
+
+def _draw_model(axis, selected: Selected) -> None:
+    from matplotlib.patches import Rectangle
+
+    record = selected.record
+    axis.imshow(list(zip(*record.marginals)), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for step, ((fact, _),) in enumerate(record.segments):
+        axis.add_patch(Rectangle((step - 0.5, fact - 0.5), 1, 1, fill=False, edgecolor=FRAME, linewidth=2))
+    axis.set_xticks(range(len(record.target)), [str(step + 1) for step in range(len(record.target))])
+    axis.tick_params(length=0, labelsize=LABEL_FONT)
+    axis.set_title(f"{selected.name}:\n{record.question.split('?', 1)[1].strip()}", fontsize=LABEL_FONT)
+
+
+def records_of(path: str, data: str, subset: str) -> List[AttentionRecord]:
+    from export_attention import load_dataset, load_models
+    from fact_records import fact_records, selects_facts
+
+    models, task = load_models(path, data, os.path.join(REPOSITORY, "fairseq_structattn"), cpu=True)
+    if not selects_facts(models):
+        raise InputError(f"--model {path}: a model of another kind; name a checkpoint of structattn_memn2n")
+    dataset = load_dataset(task, subset)
+    return list(fact_records(models, task, dataset, list(range(len(dataset)))))
+
+
+def parse_arguments(arguments=None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, metavar="DIR", help="what scripts/prepare/babi.py wrote")
+    parser.add_argument(
+        "--model", nargs=2, action="append", required=True, metavar=("NAME", "CHECKPOINT"), help="one or several"
+    )
+    parser.add_argument("--subset", default="test", metavar="NAME", help="(default: test)")
+    parser.add_argument("--question", type=int, metavar="N", help="its number, from 0")
+    parser.add_argument("--output", required=True, metavar="FILE", help="the picture")
+    return parser.parse_args(arguments)
+
+
+@command
+def main(arguments=None) -> None:
+    options = parse_arguments(arguments)
+    check_folders({"--data": options.data})
+    check_inputs({f"--model {name}": path for name, path in options.model})
+    check_outputs({"--output": options.output})
+    check_picture("--output", options.output)
+    found = [records_of(path, options.data, options.subset) for _, path in options.model]
+    number: Optional[int] = telling(found) if options.question is None else options.question
+    if not 0 <= number < len(found[0]):
+        raise InputError(f"--question {number}: no such question; there are {len(found[0])}, counted from 0")
+    save_picture(draw([Selected(name, one[number]) for (name, _), one in zip(options.model, found)]), options.output)
+    print(f"{options.output}: question {number}, {found[0][number].question}")
+
+
+if __name__ == "__main__":
+    main()
