@@ -33,17 +33,24 @@ def is_transformed() -> bool:
 
 def is_traced(*tensors: Optional[Tensor]) -> bool:
     """Whether tensors may be shapes only, as under ``torch.compile``, or a mode or subclass wants to see operators."""
-    if _is_compiling():
+    if _is_compiling() or _modes() > 0:
         return True
-    return torch._C._len_torch_dispatch_stack() > 0 or any(type(tensor) not in _PLAIN for tensor in tensors)
+    # A loop, since this is asked several times a step.
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN:
+            return True
+    return False
 
 
 def has_values(*tensors: Tensor) -> bool:
     """Whether Python may look at numbers in the tensors, as it may not while code is traced, under a transform or on
     the device ``meta``."""
-    if _is_compiling() or _is_transformed():
+    if _is_compiling() or _is_transformed() or _modes() > 0:
         return False
-    return not is_traced(*tensors) and all(tensor.device.type != "meta" for tensor in tensors)
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN or tensor.is_meta:
+            return False
+    return True
 
 
 def value_and_gradients(function: Callable, *tensors: Tensor) -> Tuple[Tensor, Tuple[Tensor, ...]]:
@@ -56,6 +63,7 @@ def value_and_gradients(function: Callable, *tensors: Tensor) -> Tuple[Tensor, T
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 _is_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _not_compiled = getattr(getattr(torch, "compiler", None), "disable", lambda function: function)
 
 
@@ -277,12 +285,12 @@ def _tags() -> dict:
 def _keep(ctx, operation: Operation, inputs: tuple, outputs: Tensors) -> None:
     ctx.set_materialize_grads(False)
     ctx.operation = operation
-    _save(ctx, (*inputs, *(output if i in operation.kept else None for i, output in enumerate(outputs))))
+    _save(ctx, [*inputs, *[output if i in operation.kept else None for i, output in enumerate(outputs)]])
 
 
-def _save(ctx, values: tuple) -> None:
-    ctx.others = tuple(_TENSOR if isinstance(value, Tensor) else value for value in values)
-    tensors = tuple(value for value in values if isinstance(value, Tensor))
+def _save(ctx, values: Sequence) -> None:
+    ctx.others = [_TENSOR if isinstance(value, Tensor) else value for value in values]
+    tensors = [value for value in values if isinstance(value, Tensor)]
     ctx.save_for_backward(*tensors)
     if _is_transformed():
         ctx.save_for_forward(*tensors)
@@ -290,7 +298,7 @@ def _save(ctx, values: tuple) -> None:
 
 def _saved(ctx) -> tuple:
     tensors = iter(ctx.saved_tensors)
-    return tuple(next(tensors) if value is _TENSOR else value for value in ctx.others)
+    return tuple([next(tensors) if value is _TENSOR else value for value in ctx.others])
 
 
 _TENSOR = "a tensor"

@@ -370,7 +370,7 @@ class StructuredDistribution(ABC):
             RuntimeError: says which ones.
         """
         # Tensors of inference mode do not count their changes.
-        if not has_values(*self._given.values()):
+        if is_compiling():
             return
         versions = {name: t._version for name, t in self._given.items() if not t.is_inference()}
         if self._versions is None:
