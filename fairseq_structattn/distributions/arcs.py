@@ -56,7 +56,9 @@ class ArcDistribution(StructuredDistribution):
     @cached
     def _masked_scores(self) -> Tensor:
         """Scores in ``compute_dtype`` with −inf where there is no arc."""
-        return self._arc_scores.to(self.compute_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
+        # Masked in the narrower dtype, which is half the work.
+        scores = self._arc_scores.to(self._narrow_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
+        return scores.to(self.compute_dtype)
 
     def log_prob_of_heads(self, heads: Tensor) -> Tensor:
         """Log-probability of given heads, ``[*batch]``: of the one structure that they form or, where heads are

@@ -51,7 +51,7 @@ class Bernoulli(StructuredDistribution):
         """Probability of each position to be selected, ``[*batch, n]``; exactly 0 in padding."""
         logits = self._logits if self._moderate is None else self._moderate.potentials[0]
         selected = torch.sigmoid(self._without_padding(logits.to(self._narrow_dtype)))
-        return self._public(self._without_padding(selected), self._real_parts())
+        return self._public_parts(self._without_padding(selected))
 
     def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
         logits = self._usable_potentials[0].to(dtype)

@@ -46,7 +46,7 @@ class Categorical(StructuredDistribution):
         """Probability of each position, ``[*batch, n]``; exactly 0 in padding."""
         # Without log Z, which a decoder would compute in vain at every step; and a softmax in float32 loses nothing by
         # the size of its scores.
-        return self._public(probabilities(self._masked_logits(self._narrow_dtype)), self._real_parts())
+        return self._public_parts(probabilities(self._masked_logits(self._narrow_dtype)))
 
     def alignment_log_prob(self, alignment: Tensor) -> Tensor:
         """Σᵢ Aᵢ log p(z = i), see :meth:`StructuredDistribution.alignment_log_prob`."""

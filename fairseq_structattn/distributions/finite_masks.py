@@ -100,7 +100,7 @@ def all_ordinary(tensors: Sequence[Tensor]) -> bool:
         if tensor.numel() > 0:
             least, most = torch.aminmax(tensor.detach())
             # A comparison with NaN is false.
-            if not (least >= -LARGEST_ORDINARY and most <= LARGEST_ORDINARY):
+            if not (least.item() >= -LARGEST_ORDINARY and most.item() <= LARGEST_ORDINARY):
                 return False
     return True
 

@@ -41,7 +41,7 @@ class IndependentHeads(ArcDistribution):
     @cached
     def marginals(self) -> Tensor:
         """Probability of each arc, ``[*batch, n+1, n]``; exactly 0 in padding."""
-        return self._public(self._expected_arcs(self._scores_of_heads(self._narrow_dtype)), self._real_parts())
+        return self._public_parts(self._expected_arcs(self._scores_of_heads(self._narrow_dtype)))
 
     def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
         scores = self._scores_of_heads(self.compute_dtype)

@@ -18,7 +18,7 @@ WITHOUT_FLOAT64 = ("mps",)
 
 
 class cached:
-    """A property computed once, with autocast off.
+    """A property computed once; with autocast off, and from potentials that nobody has changed, if it is public.
 
     A value made while gradients were disabled has no graph, so the two modes have a cache each: looking at the
     marginals under ``torch.no_grad()`` does not cut them off from a later loss.
@@ -38,9 +38,13 @@ class cached:
         inference = not is_compiling() and torch.is_inference_mode_enabled()
         key = (self._name, torch.is_grad_enabled(), inference)
         if key not in instance._cache:
-            instance._check_unchanged()
-            with instance._full_precision():
+            if self._name.startswith("_"):
+                # For the sake of what a user asked for, with all that is below.
                 instance._cache[key] = self._compute(instance)
+            else:
+                instance._check_unchanged()
+                with instance._full_precision():
+                    instance._cache[key] = self._compute(instance)
         return instance._cache[key]
 
 
@@ -109,12 +113,12 @@ class StructuredDistribution(ABC):
     @cached
     def marginals(self) -> Tensor:
         """Probability of each part, in the shape of the potentials; exactly 0 in padding."""
-        return self._public(self._quick[1], self._real_parts())
+        return self._public_parts(self._clear(self._quick[1].to(self.dtype)))
 
     @cached
     def argmax(self) -> Tensor:
         """A most likely structure as parts 0 and 1; of equally likely ones, always the same."""
-        return self._public(self._argmax(), self._real_parts())
+        return self._public_parts(self._argmax())
 
     @cached
     def entropy(self) -> Tensor:
@@ -155,7 +159,7 @@ class StructuredDistribution(ABC):
         """Exact samples, ``[*sample_shape, *batch, …]``, as parts 0 and 1, without gradient."""
         self._check_unchanged()
         with torch.no_grad(), self._full_precision():
-            return self._public(self._sample(torch.Size(sample_shape)), self._real_parts())
+            return self._public_parts(self._sample(torch.Size(sample_shape)))
 
     def log_prob(self, parts: Tensor) -> Tensor:
         """log p of structures ``[*sample, *batch, …]`` given as parts 0 and 1, ``[*sample, *batch]``.
@@ -240,7 +244,11 @@ class StructuredDistribution(ABC):
 
     def _expected_parts(self) -> Tuple[Tensor, ...]:
         """Expectations of the parts that ``_potentials`` scores."""
-        return (self._inferred[1],)
+        return (self._clear(self._inferred[1]),)
+
+    def _clear(self, marginals: Tensor) -> Tensor:
+        """Marginals of :meth:`_inference` without what is surely 0, for values and gradients."""
+        return marginals
 
     def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
         """The parts that ``_potentials`` scores, 0 in padding, from what ``argmax`` and ``sample`` return."""
@@ -296,9 +304,14 @@ class StructuredDistribution(ABC):
         return self._inferred[0]
 
     @cached
+    def _is_ordinary(self) -> bool:
+        """Whether all potentials are known to be numbers of moderate size, or need not be."""
+        return all(map(finite_masks.readable, self._given.values())) and self._all_ordinary()
+
+    @cached
     def _moderate(self) -> Optional[finite_masks.Moderate]:
         """The potentials where some of them are too large, or are none; elsewhere ``None``."""
-        if not all(finite_masks.readable(tensor) for tensor in self._given.values()) or self._all_ordinary():
+        if self._is_ordinary or not all(map(finite_masks.readable, self._given.values())):
             return None
         return finite_masks.moderate(self._potentials(), self._choices(), self.batch_shape, self._most_parts())
 
@@ -350,9 +363,14 @@ class StructuredDistribution(ABC):
             score = score + finite.masked_fill(broken, NEGATIVE_INFINITY)
         return score
 
-    def _public(self, result: Tensor, real: Optional[Tensor] = None) -> Tensor:
-        """A result in the dtype of the potentials, NaN in broken items: everywhere, or in the parts that are real."""
-        return self._mark_broken(result.to(self.dtype), real)
+    def _public(self, result: Tensor) -> Tensor:
+        """A result ``[*sample, *batch]`` in the dtype of the potentials, NaN in broken items."""
+        return self._mark_broken(result.to(self.dtype))
+
+    def _public_parts(self, result: Tensor) -> Tensor:
+        """The same for ``[*sample, *batch, …]`` in the shape of ``marginals``, whose padding is left alone."""
+        result = result.to(self.dtype)
+        return result if self._moderate is None else self._mark_broken(result, self._real_parts())
 
     def _mark_broken(self, result: Tensor, real: Optional[Tensor] = None) -> Tensor:
         if self._moderate is None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from .arcs import ArcDistribution
 from .backend import compiled_for
 from .semirings import NEGATIVE_INFINITY
+from .structured import cached
 
 ROOTS = ("single", "multi")
 NO_HEAD = -1
@@ -90,10 +91,19 @@ class DependencyTree(ArcDistribution):
             best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
             log_partition, marginals = self._algorithms().expectations((scores - best).to(dtype), *others)
             log_partition = log_partition + best.sum((-2, -1))
+        return log_partition.reshape(self.batch_shape), marginals.reshape(self._arc_scores.shape)
+
+    def _clear(self, marginals: Tensor) -> Tensor:
         # Zero already; this keeps what an upstream gradient may hold there, as that of a logarithm does, out of the
         # backward pass.
-        no_arc = self._usable_potentials[0] == NEGATIVE_INFINITY
-        return log_partition.reshape(self.batch_shape), marginals.reshape(no_arc.shape).masked_fill(no_arc, 0)
+        return marginals.masked_fill(self._no_arc, 0)
+
+    @cached
+    def _no_arc(self) -> Tensor:
+        """Where there is no arc, or a forbidden one."""
+        if self._is_ordinary:
+            return ~self.arc_mask
+        return self._usable_potentials[0] == NEGATIVE_INFINITY
 
     def _argmax(self) -> Tensor:
         with torch.no_grad():

@@ -11,7 +11,6 @@ import triton.language as tl
 LOG_2 = tl.constexpr(0.6931471805599453)
 LOG_2_HIGH = tl.constexpr(0.693359375)
 LOG_2_LOW = tl.constexpr(-2.1219444005469057e-4)
-LARGEST_SCORE = tl.constexpr(2.0**100)
 
 
 @triton.jit
@@ -32,9 +31,7 @@ def power_of_two(exponent):
 
 @triton.jit
 def scaled_exp(score):
-    """exp(score) as value and unit; a score beyond ±2^100 counts as that, so that sums of units are finite."""
-    is_finite = tl.abs(score) < float("inf")
-    score = tl.where(is_finite, tl.minimum(tl.maximum(score, -LARGEST_SCORE), LARGEST_SCORE), score)
+    """exp(score) as value and unit; a score whose unit is no finite number, below −2.3e38 in float32, gives 0."""
     unit = tl.floor(score / LOG_2)
     rest = (score - unit * LOG_2_HIGH) - unit * LOG_2_LOW
     # Of huge scores, the difference is all rounding error.

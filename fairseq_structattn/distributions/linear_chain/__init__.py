@@ -112,8 +112,8 @@ class LinearChain(StructuredDistribution):
     @cached
     def edge_marginals(self) -> Tensor:
         """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, K, K]``; exactly 0 on edges that touch padding."""
-        edges = self._expected_states_and_edges[1]
-        return self._public(edges, self.position_mask[..., 1:, None, None])
+        edges = self._expected_states_and_edges[1].to(self.dtype)
+        return self._mark_broken(edges, self.position_mask[..., 1:, None, None])
 
     def alignment_log_prob(self, alignment: Tensor) -> Tensor:
         """log p of selecting the aligned positions and no other, see
@@ -142,7 +142,7 @@ class LinearChain(StructuredDistribution):
             # Those for any two states take sums of scores, which float32 would round.
             return self._narrow_dtype if self._binary else self.compute_dtype
         # That kernel computes in float64 whatever it is given; ends are added to scores before.
-        narrow = self._is_compiled() and self._start is None and self._end is None and self._reduces_to_fields()
+        narrow = self._start is None and self._end is None and self._is_compiled() and self._reduces_to_fields()
         return self._narrow_dtype if narrow else self.compute_dtype
 
     def _log_normaliser(self) -> Tensor:
@@ -190,7 +190,7 @@ class LinearChain(StructuredDistribution):
             return super()._all_ordinary()
         # State 0 is possible where tables and ends are ordinary: nothing is ever in need of a mask of state 1.
         others = [scores for name, scores in self._given.items() if name != "unary"]
-        return bool(self._unary.detach().amax() <= finite_masks.LARGEST_ORDINARY) and finite_masks.all_ordinary(others)
+        return self._unary.detach().amax().item() <= finite_masks.LARGEST_ORDINARY and finite_masks.all_ordinary(others)
 
     def _argmax(self) -> Tensor:
         with torch.no_grad():
@@ -232,6 +232,10 @@ class LinearChain(StructuredDistribution):
             return False
         if compiled_for(self.device) == "cuda" or self._moderate is not None:
             return False
+        return self._tables_are_ordinary
+
+    @cached
+    def _tables_are_ordinary(self) -> bool:
         ends = [self._boundary(scores) for scores in (self._start, self._end) if scores is not None]
         return all(log_odds.supports(scores) for scores in [self._masked_pairwise] + ends)
 
@@ -251,10 +255,11 @@ class LinearChain(StructuredDistribution):
 
     def _by_fields(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
-        unary, constant = self._unary.to(dtype), 0
-        for scores, where in self._ends(self._boundary(self._start), self._boundary(self._end)):
-            unary = unary + (scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~where, 0)
-            constant = constant + scores[..., 0]
+        unary, constant, ends = self._unary.to(dtype), 0, self._ends()
+        if ends:
+            # Added up first: they are few where chains share them.
+            differences = [(scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~at, 0) for scores, at in ends]
+            unary, constant = self._unary + sum(differences), sum(scores[..., 0] for scores, _ in ends)
         if self._is_compiled():
             from . import cpu_log_odds
 
@@ -346,22 +351,30 @@ class LinearChain(StructuredDistribution):
             unary = unary + scores.unsqueeze(-2).masked_fill(~where.unsqueeze(-1), 0)
         return unary, self._masked_pairwise if self._moderate is None else pairwise, self.lengths
 
-    def _ends(self, start: Tensor, end: Tensor) -> List[Tuple[Tensor, Tensor]]:
-        """Scores ``[*batch, K]`` of the first and of the last state, where given, and their positions
-        ``[*batch, n]``."""
-        position = torch.arange(self.max_length, device=self.device)
+    def _ends(self, start: Optional[Tensor] = None, end: Optional[Tensor] = None) -> List[Tuple[Tensor, Tensor]]:
+        """Scores of the first and of the last state, where given, and their positions: broadcastable to ``[*batch, K]``
+        and ``[*batch, n]``. Other scores than the given ones, if arguments say so."""
+        if self._start is None and self._end is None:
+            return []
+        position, padded = torch.arange(self.max_length, device=self.device), self._has_padding
+        last = self.lengths.unsqueeze(-1) - 1 if padded else self.max_length - 1
         ends = []
         if self._start is not None:
-            ends.append((start, (position == 0) & self.position_mask))
+            start = self._end_scores(self._start) if start is None else start
+            ends.append((start, (position == 0) & self.position_mask if padded else position == 0))
         if self._end is not None:
-            ends.append((end, position == self.lengths.unsqueeze(-1) - 1))
+            end = self._end_scores(self._end) if end is None else end
+            ends.append((end, position == last))
         return ends
 
     def _boundary(self, scores: Optional[Tensor]) -> Tensor:
         shape = self.batch_shape + (self.num_states,)
         if scores is None:
             return torch.zeros((), dtype=self.compute_dtype, device=self.device).expand(shape)
-        scores = scores.to(self.compute_dtype).expand(shape)
+        return self._end_scores(scores).expand(shape)
+
+    def _end_scores(self, scores: Tensor) -> Tensor:
+        scores = scores.to(self.compute_dtype)
         return scores.masked_fill((self.lengths == 0).unsqueeze(-1), 0) if self._has_padding else scores
 
     def _mask_states(self, states: Tensor) -> Tensor:
