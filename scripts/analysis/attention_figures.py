@@ -2,7 +2,8 @@
 
 Tokens stand in the order in which the model reads them, from left to right in every language. The runs of the most
 likely selection of a chain are outlined in the row of their target token. A tree over the source is drawn above its
-tokens; the trees of a decoder that attends over trees are drawn below the heatmap, one for each target token.
+tokens, one over the target beside its tokens; the trees of a decoder that attends over trees are drawn below the
+heatmap, one for each target token.
 """
 
 import math
@@ -53,10 +54,16 @@ class Panel:
     source_labels: float
     tree: float  # height of the arcs above the source tokens
     trees: List[float]  # and of those at each target token
+    beside: float  # width of the arcs beside the target tokens
 
     @property
     def columns(self) -> float:
         return CELL * len(self.record.source)
+
+    @property
+    def wide(self) -> float:
+        """The heatmap, and the arcs beside it."""
+        return self.columns + self.beside
 
     @property
     def rows(self) -> float:
@@ -74,6 +81,8 @@ class Panel:
 def title(record: AttentionRecord) -> str:
     """Which sentence it is, which of its translations, and its score; or which question, and the answer."""
     kind = ", reference" if record.forced else f", hypothesis {record.rank + 1}" if record.rank else ""
+    if record.label is not None:
+        return f"pair {record.id}, {record.label}, taken for {record.predicted}, score {record.score:.3f}"
     asked = f": {record.question}" if record.question else ""
     return f"{'question' if asked else 'sentence'} {record.id}{kind}{asked}, score {record.score:.3f}"
 
@@ -114,6 +123,7 @@ def measure(record: AttentionRecord) -> Panel:
         source_labels=max([CELL] + [width for width, fits in zip(widths, upright) if not fits]) + GAP,
         tree=tree_height(record.tree.heads, record.tree.marginals) if record.tree else 0.0,
         trees=trees,
+        beside=tree_height(record.target_tree.heads, record.target_tree.marginals) if record.target_tree else 0.0,
     )
 
 
@@ -121,7 +131,7 @@ def _draw_panels(panels: List[Panel], colours):
     from matplotlib.figure import Figure  # not pyplot: it would look for a display
 
     left = MARGIN + max(panel.target_labels for panel in panels)
-    contents = [left + max(panel.columns for panel in panels), MARGIN + SCALE_WIDTH]
+    contents = [left + max(panel.wide for panel in panels), MARGIN + SCALE_WIDTH]
     width = MARGIN + max(contents + [MARGIN + panel.title_width for panel in panels])
     height = sum(panel.height + MARGIN for panel in panels) + SCALE_SPACE + MARGIN
     if max(width, height) > LARGEST_SIDE:
@@ -152,8 +162,13 @@ class Page:
         shares = [left / self.width, self.top / self.height, width / self.width, height / self.height]
         return self.figure.add_axes(shares)
 
+    def add_axes_beside(self, left: float, width: float, height: float):
+        """Axes to the right of those that were added last."""
+        self.top += height
+        return self.add_axes(left, width, height)
+
     def add_panel(self, panel: Panel) -> None:
-        """A record: its title, its tree, its heatmap, and the trees at its target tokens."""
+        """A record: its title, its tree, its heatmap, the tree of its target, and the trees at its target tokens."""
         place = (MARGIN / self.width, self.top / self.height)
         self.figure.text(*place, panel.title, fontsize=TITLE_FONT, va="top")
         self.top -= TITLE
@@ -164,6 +179,9 @@ class Page:
         self.top -= panel.source_labels
         axes = self.add_axes(self.left, panel.columns, panel.rows)
         draw_heatmap(axes, record, panel.upright, self.colours)
+        if record.target_tree:
+            axes = self.add_axes_beside(self.left + panel.columns, panel.beside, panel.rows)
+            draw_tree(axes, len(record.target), record.target_tree.heads, record.target_tree.marginals, beside=True)
         for token, heads, height in zip(record.target, record.trees or [], panel.trees):
             self.top -= 2 * GAP
             axes = self.add_axes(self.left, panel.columns, height)

@@ -10,8 +10,8 @@ The page is ``attention_page.html`` with the sentences in its place for data, as
 ``sentences``
     what the page shows of each record: as in ``attention_records.py``, but ``marginals`` are true where they equal the
     weights, ``arcs`` are those of ``tree`` that are worth drawing, ``[head, word, probability, 1 in the best tree]``,
-    words from 0 and −1 for the root, and ``bleu`` is the sentence BLEU of ``target``, null where it has no reference
-    or is the reference
+    words from 0 and −1 for the root, ``target_arcs`` those of ``target_tree``, and ``bleu`` is the sentence BLEU of
+    ``target``, null where it has no reference or is the reference
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import Dict, List, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
-from attention_records import AttentionRecord, Matrix, without_end  # noqa: E402
+from attention_records import AttentionRecord, Matrix, SourceTree, without_end  # noqa: E402
 from files import InputError, replaced  # noqa: E402
 from score_bleu import bleu_metric  # noqa: E402
 from tree_figures import Arc, arcs_of  # noqa: E402
@@ -111,7 +111,6 @@ def sentence_bleu(record: AttentionRecord, bleu, remove_bpe: Optional[str] = Non
 
 
 def _sentence(record: AttentionRecord, bleu: Optional[float]) -> Dict:
-    arcs = arcs_of(record.tree.heads, record.tree.marginals) if record.tree else None
     return {
         "id": record.id,
         "rank": record.rank,
@@ -126,8 +125,15 @@ def _sentence(record: AttentionRecord, bleu: Optional[float]) -> Dict:
         "marginals": True if record.marginals == record.weights else _in_units(record.marginals),
         "segments": record.segments,
         "trees": record.trees,
-        "arcs": None if arcs is None else [_arc_in_units(arc) for arc in arcs],
+        "arcs": _arcs(record.tree),
+        "target_arcs": _arcs(record.target_tree),
+        "label": record.label,
+        "predicted": record.predicted,
     }
+
+
+def _arcs(tree: Optional[SourceTree]) -> Optional[List[List[Optional[int]]]]:
+    return None if tree is None else [_arc_in_units(arc) for arc in arcs_of(tree.heads, tree.marginals)]
 
 
 def _units(value: float) -> Optional[int]:

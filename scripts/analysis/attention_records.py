@@ -34,6 +34,10 @@ A file of records has one JSON object a line:
     for ``--source-attention``, the same at every rank, ``{"heads": […], "marginals": [head][word]}``: the most likely
     head of each source word, ``</s>`` left out, 0 for the root and i for word i, counted from 1, and the probabilities
     of all arcs, where columns sum to 1; otherwise null
+``target_tree``
+    for pairs of sentences, the same of the target tokens, see export_pairs.py; otherwise null
+``label``, ``predicted``
+    for pairs of sentences, the label that the pair has, and the one that the model gives it; otherwise null
 ``question``
     for models that select facts of a story, the question and the model's answer; otherwise null. Tokens of the source
     are facts there, and the target has the fact of each step, see fact_records.py
@@ -83,6 +87,9 @@ class AttentionRecord:
     trees: Optional[List[List[int]]] = None
     tree: Optional[SourceTree] = None
     question: Optional[str] = None
+    target_tree: Optional[SourceTree] = None
+    label: Optional[str] = None
+    predicted: Optional[str] = None
 
 
 def without_end(tokens: List[str]) -> List[str]:
@@ -124,7 +131,8 @@ def read_records(path: str) -> Iterator[AttentionRecord]:
 def _line(record: AttentionRecord) -> str:
     # Not asdict, which would copy every number.
     values = {field.name: getattr(record, field.name) for field in fields(record)}
-    values["tree"] = None if record.tree is None else vars(record.tree)
+    for name in ("tree", "target_tree"):
+        values[name] = None if values[name] is None else vars(values[name])
     try:
         line = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -149,8 +157,9 @@ def _parse(line: str, place: str) -> AttentionRecord:
             shown = json.dumps(values[name])
             shown = shown if len(shown) < 60 else shown[:60] + " …"
             raise RecordError(f"{place}: {name} is {shown}, not {what}; write the file again with export_attention.py")
-    if record.tree is not None:
-        record.tree = SourceTree(**record.tree)
+    for name in ("tree", "target_tree"):
+        if getattr(record, name) is not None:
+            setattr(record, name, SourceTree(**getattr(record, name)))
     return record
 
 
@@ -178,7 +187,11 @@ def _fields(record: AttentionRecord) -> Iterator[Tuple[str, bool, str]]:
     )
     yield "trees", trees, f"null or {rows} lists of heads, at most one for each of {columns} source tokens"
     yield "question", record.question is None or _are_tokens([record.question]), "null or text"
-    yield "tree", record.tree is None or _is_tree(record.tree, columns), "null or heads and the marginals of their arcs"
+    for name, words in (("tree", columns), ("target_tree", rows)):
+        tree = getattr(record, name)
+        yield name, tree is None or _is_tree(tree, words), "null or heads and the marginals of their arcs"
+    for name in ("label", "predicted"):
+        yield name, getattr(record, name) is None or _are_tokens([getattr(record, name)]), "null or text"
 
 
 def _is_count(value: Any) -> bool:

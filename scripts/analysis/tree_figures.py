@@ -49,18 +49,25 @@ def tree_height(heads: List[int], marginals: Optional[List[List[float]]] = None)
     return max([NEIGHBOUR_HEIGHT] + [arc_height(arc) for arc in arcs_of(heads, marginals)]) + ROOM
 
 
-def draw_tree(axes, columns: int, heads: List[int], marginals: Optional[List[List[float]]] = None) -> None:
+def draw_tree(
+    axes, columns: int, heads: List[int], marginals: Optional[List[List[float]]] = None, beside: bool = False
+) -> None:
     """Arcs over tokens at 0, 1, … `columns` − 1, in axes that they have for themselves.
 
     Arcs of the best tree have a colour of their own; a vertical arrow is an arc from the root. See `arcs_of` for
-    `heads` and `marginals`; there may be fewer words than columns.
+    `heads` and `marginals`; there may be fewer words than columns. With `beside`, tokens stand below each other and the
+    arcs to their right.
     """
     top = tree_height(heads, marginals)
-    axes.set_xlim(-0.5, columns - 0.5)
-    axes.set_ylim(0, top)
+    if beside:
+        axes.set_xlim(0, top)
+        axes.set_ylim(columns - 0.5, -0.5)
+    else:
+        axes.set_xlim(-0.5, columns - 0.5)
+        axes.set_ylim(0, top)
     axes.axis("off")
     for arc in arcs_of(heads, marginals):
-        axes.add_patch(_arrow(arc, top))
+        axes.add_patch(_arrow(arc, top, beside))
 
 
 def arc_path(arc: Arc, top: float):
@@ -75,11 +82,13 @@ def arc_path(arc: Arc, top: float):
     return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
 
 
-def _arrow(arc: Arc, top: float):
+def _arrow(arc: Arc, top: float, beside: bool):
     from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path
 
+    path = arc_path(arc, top)
     return FancyArrowPatch(
-        path=arc_path(arc, top),
+        path=Path(path.vertices[:, ::-1], path.codes) if beside else path,
         arrowstyle="-|>",
         mutation_scale=6,
         linewidth=1.3 if arc.best else 1.0,

@@ -81,6 +81,20 @@ def test_a_source_tree_stands_over_its_columns():
     assert len(patches(tree, "FancyArrowPatch")) == 3
 
 
+def test_a_target_tree_stands_beside_its_rows():
+    trees = {"tree": source_tree([2, 3, 0]), "target_tree": source_tree([0, 1, 1, 3], others=0.3)}
+    one = record(5, words("the boy went"), words("he went to bed"), label="neutral", predicted="entailment", **trees)
+    figure = figures.draw_figure([one])
+    above, heatmap, beside = [axes for axes in figure.axes if patches(axes, "FancyArrowPatch") or axes.get_images()]
+    assert beside.get_ylim() == heatmap.get_ylim() == (4.5, -0.5) and above.get_ylim()[0] == 0
+    places = [axes.get_position() for axes in (heatmap, beside)]
+    assert places[1].x0 == pytest.approx(places[0].x1)
+    assert (places[1].y0, places[1].y1) == pytest.approx((places[0].y0, places[0].y1))
+    assert len(patches(beside, "FancyArrowPatch")) == 16  # each word has three other heads, and the best
+    assert figure.texts[0].get_text() == "pair 5, neutral, taken for entailment, score -0.500"
+    assert inside(figure)
+
+
 def test_each_target_token_has_the_tree_that_the_decoder_saw():
     one = record(0, words("the boy went"), words("he went"), trees=[[2, 3, 0], [0, 1, 1], [0, 0, 0]])
     figure = figures.draw_figure([one])

@@ -60,6 +60,13 @@ def test_marginals_that_are_the_weights_are_not_repeated():
     assert data(record(0, ["a"], ["x"], [[1.0]]))["sentences"][0]["marginals"] is None
 
 
+def test_pairs_have_two_trees_and_labels():
+    tree = source_tree([2, 0])
+    (sentence,) = data(record(0, ["a"], words("x y"), target_tree=tree, label="yes", predicted="no"))["sentences"]
+    assert sentence["arcs"] is None and sentence["target_arcs"] == [[1, 0, 1000, 1], [-1, 1, 1000, 1]]
+    assert (sentence["label"], sentence["predicted"]) == ("yes", "no")
+
+
 def test_trees_are_the_arcs_that_pictures_show():
     (sentence,) = data(record(0, words("a b"), ["x"], tree=source_tree([2, 0], others=0.2)))["sentences"]
     assert sentence["arcs"] == [[-1, 0, 200, 0], [0, 1, 200, 0], [1, 0, 800, 1], [-1, 1, 800, 1]]

@@ -45,6 +45,17 @@ TREE = source_tree([3, 3, 4, 0], others=0.3)
 TREES = [[0, 1, 2, 3], [2, 3, 4, 0], [0, 0, 0, 0]]
 
 
+PAIR = record(
+    7,
+    words("the old boy went"),
+    words("he went home"),
+    tree=TREE,
+    target_tree=source_tree([2, 0, 2], others=0.4),
+    label="neutral",
+    predicted="entailment",
+)
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
@@ -55,6 +66,7 @@ def browser(tmp_path_factory):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     attention_page.write_page(sentences(), str(folder / "page.html"))
+    attention_page.write_page([PAIR], str(folder / "pair.html"))
     driver.address = (folder / "page.html").as_uri()
     yield driver
     driver.quit()
@@ -216,6 +228,20 @@ def test_focus_is_seen_and_reaches_all_controls(page):
         reached.append(focused.get_attribute("id"))
         assert focused.value_of_css_property("outline-style") == "solid"
     assert reached == ["search", "side", "order", "descending", "list", "shown", "own", "view"]
+
+
+def test_the_tree_of_a_hypothesis_stands_beside_its_rows(page):
+    page = page()
+    page.get(page.address.replace("page.html", "pair.html"))
+    assert "neutral, taken for entailment" in by_id(page, "facts").text
+    canvas, (tree,) = by_id(page, "canvas"), page.find_elements(By.CSS_SELECTOR, "svg.tree.beside")
+    assert tree.rect["x"] == pytest.approx(canvas.rect["x"] + canvas.rect["width"], abs=1)
+    assert tree.rect["y"] == pytest.approx(canvas.rect["y"], abs=1) and tree.rect["height"] == 3 * CELL + CELL
+    best = tree.find_elements(By.CSS_SELECTOR, "g.best")
+    ActionChains(page).move_to_element(best[0].find_element(By.CSS_SELECTOR, ".head")).perform()
+    assert tip(page) == "“went” → “he”, probability 0.600, in the most likely tree"
+    rows = [arc.find_element(By.CSS_SELECTOR, ".head").rect["y"] - canvas.rect["y"] for arc in best]
+    assert [int(row // CELL) for row in rows] == [0, 1, 2]
 
 
 def test_arcs_tell_heads_and_probabilities(page):
