@@ -45,8 +45,8 @@ class SentencePairs(FairseqDataset):
     """Pairs of sentences, their labels and, if there are any, the heads of their words.
 
     A batch has ``"net_input"`` with ``"premise"`` and ``"hypothesis"``, tokens ``[batch, words]`` padded on the right,
-    ``"target"``, numbers of labels ``[batch]``, and ``"id"``. With heads it also has ``"heads"`` and ``"heads_path"``,
-    one for each side; where the model reads them, they are in ``"net_input"``, too.
+    ``"target"``, numbers of labels ``[batch]``, and ``"id"``. With heads of both sides ``"net_input"`` also has
+    ``"premise_heads"`` and ``"hypothesis_heads"``, padded with −1, and the batch ``"heads_path"``, the two files.
 
     Args:
         premise: sentences, as fairseq loads them, without ``</s>``

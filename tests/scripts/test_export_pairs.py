@@ -12,7 +12,7 @@ from helpers_scripts import load_script
 from fairseq_structattn.tasks.sentence_pairs import Labels, SentencePairs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
-from test_decomposable_attention import HYPOTHESIS, PREMISE, TASK, WORDS, build  # noqa: E402
+from building_pairs import HYPOTHESIS, PREMISE, TASK, WORDS, build  # noqa: E402
 
 pairs = load_script("analysis/export_pairs.py")
 from attention_records import read_records, write_records  # noqa: E402  (a script beside it)
