@@ -175,6 +175,8 @@ def test_the_whole_way_and_what_is_there_is_not_made_again(tmp_path, corpora):
 
 
 def test_data_that_is_missing_is_named(tmp_path):
+    with pytest.raises(make_run.InputError, match="published.tree: the published setting has fixed word vectors"):
+        make_run.Run("published.tree", 1, str(tmp_path), str(tmp_path))
     for call, message in (
         (["pairs.none"], "--corpus : no s1.dev there; see scripts/experiments/snli/README.md for the data"),
         ([systems.TEACHER, "--treebank", str(tmp_path)], f"--treebank {tmp_path}: no en_ewt-ud-train.conllu there"),

@@ -37,6 +37,9 @@ class Run:
         kept: the folder of the results
         vectors: file of word vectors, for ``published``
         tiny: sizes of 8 and two epochs, to try out the way
+
+    Raises:
+        InputError: a published run without word vectors
     """
 
     def __init__(self, name: str, seed: int, work: str, kept: str, vectors: Optional[str] = None, tiny: bool = False):
@@ -46,6 +49,8 @@ class Run:
         self.folder = os.path.join(work, "runs", f"{name}-{seed}")
         self.result = os.path.join(kept, f"{name}-{seed}.json")
         self.options = train_options(name, tiny)
+        if self.kind == "published" and not (tiny or vectors):
+            raise InputError(f"{name}: the published setting has fixed word vectors: name their file, --vectors FILE")
         self.vectors = vectors if self.kind == "published" else None
         self.teacher = train_options(teacher(name), tiny) if teacher(name) else []
 
