@@ -43,6 +43,11 @@ class ArcDistribution(StructuredDistribution):
         """Scores as they were given, ``[*batch, n+1, n]``."""
         return self._arc_scores
 
+    @property
+    def position_marginals(self) -> Tensor:
+        """Expected number of dependents of each word, ``[*batch, n]``."""
+        return self.marginals[..., 1:, :].sum(-1)
+
     @cached
     def arc_mask(self) -> Tensor:
         """Which arcs there are, ``[*batch, n+1, n]``, boolean."""

@@ -56,11 +56,6 @@ class DependencyTree(ArcDistribution):
         heads = torch.nn.functional.pad(scores, (1, 0)).unsqueeze(-1)
         return cls(arc_scores + heads, lengths, roots)
 
-    @property
-    def position_marginals(self) -> Tensor:
-        """Expected number of dependents of each word, ``[*batch, n]``."""
-        return self.marginals[..., 1:, :].sum(-1)
-
     # What a subclass provides
 
     @abstractmethod

@@ -23,9 +23,20 @@ def pytest_generate_tests(metafunc):
         chosen = [
             pytest.param(case, backend, id=f"{case.name}-{backend}", marks=[needs_numba] if backend == "cpu" else [])
             for case in CASES
+            if getattr(metafunc.function, "concerns", lambda case: True)(case)
             for backend in _backends(case)
         ]
         metafunc.parametrize("case, backend", chosen, indirect=["backend"])
+
+
+def only(concerns):
+    """Decorator: a test of the cases that ``concerns`` is true of."""
+
+    def decorate(test):
+        test.concerns = concerns
+        return test
+
+    return decorate
 
 
 def _backends(case):
@@ -121,6 +132,61 @@ def test_every_member(case, backend, needs_grad, with_lengths):
     close(distribution.kl(other), [a.kl(b) for a, b in zip(exact, exact_other)], 1e-9)
     if needs_grad:
         check_gradients(case, distribution, potentials, exact, 1e-9)
+
+
+@only(lambda case: "pairwise" in case.shapes)
+@pytest.mark.parametrize("needs_grad", (False, True))
+def test_members_of_chains(case, backend, needs_grad):
+    lengths, potentials = torch.tensor([POSITIONS, 0, POSITIONS - 1]), case.draw(ITEMS, 2.0)
+    potentials = tracked(potentials) if needs_grad else potentials
+    edges = case.build(potentials, lengths).edge_marginals
+    assert edges.requires_grad == needs_grad
+    for i in range(ITEMS):
+        expected, item = torch.zeros(edges.shape[1:]), Exact(case, potentials, i, int(lengths[i]))
+        for structure, p in zip(item.structures, item.probs):
+            states = [index[-2:] for name, index in structure.scores if name == "pairwise"]
+            for edge, (a, b) in enumerate(states):
+                expected[edge, a, b] += p
+        close(edges[i], expected)
+
+
+@only(lambda case: "arc_scores" in case.shapes)
+@pytest.mark.parametrize("needs_grad", (False, True))
+def test_members_of_arcs(case, backend, needs_grad):
+    potentials = case.draw(ITEMS, 2.0)
+    potentials = tracked(potentials) if needs_grad else potentials
+    distribution = case.build(potentials, None)
+    close(distribution.position_marginals, distribution.marginals[..., 1:, :].sum(-1), 1e-12)
+    # All heads known, and all but that of the second word.
+    for known in ([0, 1, 2], [0, 2]):
+        heads = distribution.argmax.argmax(-2)
+        heads[:, [word for word in range(POSITIONS) if word not in known]] = -1
+        log_prob = distribution.log_prob_of_heads(heads)
+        assert log_prob.requires_grad == needs_grad
+        for i in range(ITEMS):
+            item = Exact(case, potentials, i)
+            agree = [all(s.ones[m][0] == heads[i, m] for m in known) for s in item.structures]
+            close(log_prob[i].exp(), sum(p for p, right in zip(item.probs, agree) if right), 1e-9)
+
+
+@only(lambda case: not case.name.startswith("chain-of"))  # positions of a chain of states are not selected
+@pytest.mark.parametrize("needs_grad", (False, True))
+@pytest.mark.parametrize("with_lengths", (False, True))
+def test_members_that_learn_from_alignments(case, backend, needs_grad, with_lengths):
+    potentials = case.draw(ITEMS)
+    potentials = tracked(potentials) if needs_grad else potentials
+    lengths = torch.tensor([POSITIONS, 0, POSITIONS - 1]) if with_lengths else None
+    distribution = case.build(potentials, lengths)
+    alignment = torch.tensor([[0.0, 1, 0], [0, 0, 0], [1, 0, 0]])
+    log_prob = distribution.alignment_log_prob(alignment)
+    assert log_prob.shape == (ITEMS,) and log_prob.requires_grad == needs_grad
+    assert log_prob[1] == 0 and (log_prob[[0, 2]] < 0).all()
+    if "arc_scores" in case.shapes:
+        weights = distribution.position_marginals
+        expected = (alignment * (weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)).clamp(min=1e-9).log()).sum(-1)
+    else:
+        expected = distribution.log_prob(alignment).masked_fill(torch.tensor([False, True, False]), 0)
+    close(log_prob, expected.detach(), 1e-9)
 
 
 @pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.bfloat16))
