@@ -4,7 +4,8 @@ from argparse import Namespace
 
 import pytest
 import torch
-from building_pairs import HEADS, HYPOTHESIS, PREMISE, WORDS, build, padded, run
+from building_pairs import HEADS, HYPOTHESIS, PREMISE, SIZES, TASK, WORDS, build, padded, run
+from fairseq import models
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_structattn.models.decomposable_attention import DecomposableOptions
@@ -140,3 +141,16 @@ def test_word_vectors_of_a_file(tmp_path):
         ValueError, match=r"--embed-path: .*, line 1: a vector of 5 numbers, .* set --embed-dim to match"
     ):
         build("structattn_decomposable", embed_path=str(path))
+
+
+def test_for_a_checkpoint_no_word_vectors_are_read(tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text("w3 3 0 0 0 0 4\n")
+    trained = build("structattn_decomposable", embed_path=str(path))
+    path.unlink()
+    options = Namespace(arch="structattn_decomposable", embed_path=str(path), **SIZES)
+    restored = models.build_model(options, TASK, from_checkpoint=True).double()
+    restored.load_state_dict(trained.state_dict())
+    assert torch.equal(restored.train().embed_tokens.weight, trained.embed_tokens.weight)
+    with pytest.raises(FileNotFoundError, match="--embed-path .*: no such file, and no checkpoint"):
+        models.build_model(options, TASK).train()
