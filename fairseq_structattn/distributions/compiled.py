@@ -35,19 +35,29 @@ def kernel(function: Callable) -> Callable:
     For the sake of vector instructions, sums may be reordered, and a division by 0 raises nothing; nothing is assumed
     about infinities or NaN.
     """
-    compiled = _compiler()(function)
+    compiled = _compiler(no_cfunc_wrapper=True)(function)
     compiled._cache = KernelCache(compiled)
     return compiled
 
 
 def subroutine(function: Callable) -> Callable:
-    """Decorator: a part of kernels, compiled and kept with each of them. It may take other subroutines as arguments."""
-    return _compiler()(function)
+    """Decorator: a part of kernels, compiled and kept with each of them. It may take other subroutines as arguments.
+
+    Python itself cannot call it, but for ``py_func``.
+    """
+    return _part(function)
 
 
 def inlined(function: Callable) -> Callable:
     """Decorator: a small subroutine that becomes part of the loop that calls it, so that the loop can be vectorised."""
-    return _compiler(forceinline=True)(function)
+    return _part(function, forceinline=True)
+
+
+def _part(function: Callable, **options) -> Callable:
+    from . import subroutines
+
+    compiler = _compiler(pipeline_class=subroutines.SubroutineCompiler, **subroutines.OPTIONS, **options)
+    return subroutines.for_kernels_only(compiler(function))
 
 
 def _compiler(**options) -> Callable:
@@ -61,6 +71,11 @@ def _compiler(**options) -> Callable:
 def kernel_if_available(function: Callable) -> Callable:
     """Decorator: :func:`kernel` where there is numba; elsewhere the function stays as it is, at the speed of Python."""
     return kernel(function) if available() else function
+
+
+def subroutine_if_available(function: Callable) -> Callable:
+    """Decorator: likewise :func:`subroutine`."""
+    return subroutine(function) if available() else function
 
 
 def over_batch(kernel: Callable, batch: int, *arguments) -> None:

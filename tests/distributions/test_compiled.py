@@ -33,6 +33,27 @@ def count(first, stride, items):
         items[item] += 1
 
 
+@compiled.subroutine
+def one_more(number):
+    return number + 1
+
+
+@compiled.kernel
+def count_by_subroutine(first, stride, items):
+    for item in range(first, len(items), stride):
+        items[item] = one_more(items[item])
+
+
+def test_subroutines_are_for_kernels_and_refuse_calls_from_python():
+    for _ in range(2):
+        with pytest.raises(TypeError, match="one_more is compiled as a part of kernels only"):
+            one_more(1.0)
+        items = np.zeros(3)
+        compiled.over_batch(count_by_subroutine, 3, items)
+        assert (items == 1).all()
+    assert one_more.py_func(1.0) == 2.0
+
+
 @pytest.mark.parametrize("batch", (0, 1, 2, 3, 10))
 def test_each_item_is_treated_once(threads, batch):
     items = np.zeros(batch)

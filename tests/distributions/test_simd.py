@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
+numba = pytest.importorskip("numba")
 
-from fairseq_structattn.distributions import compiled, simd  # noqa: E402
+from fairseq_structattn.distributions import simd  # noqa: E402
 
 NUMBERS = np.array([0.0, -1.0, -52.0, -1022.0, 3.0, -1023.0, np.nan, np.inf])
 
@@ -15,12 +15,12 @@ def apply(operation, *arrays):
 
     if len(arrays) == 1:
 
-        @compiled.subroutine
+        @numba.njit
         def run(result, a):
             simd.store(result, 0, operation(simd.load(a, 0)))
     else:
 
-        @compiled.subroutine
+        @numba.njit
         def run(result, a, b):
             simd.store(result, 0, operation(simd.load(a, 0), simd.load(b, 0)))
 
@@ -45,7 +45,7 @@ def test_arithmetic(operation, function):
 
 
 def test_loads_and_stores_need_no_alignment():
-    @compiled.subroutine
+    @numba.njit
     def run(target, source, at):
         simd.store(target, at, simd.multiply_add(simd.load(source, at), simd.fill(2.0), simd.fill(1.0)))
 
@@ -58,7 +58,7 @@ def test_loads_and_stores_need_no_alignment():
 
 @pytest.mark.parametrize("count", (0, 1, 8, 1001))
 def test_empty_lanes_begin_with_a_cache_line(count):
-    @compiled.subroutine
+    @numba.njit
     def run(count):
         return simd.empty_lanes(count)
 

@@ -5,8 +5,9 @@ import pytest
 
 pytest.importorskip("numba")
 
-from fairseq_structattn.distributions.vector_math import exp, log  # noqa: E402
+from fairseq_structattn.distributions import compiled, vector_math  # noqa: E402
 
+exp, log = (compiled.kernel(function.py_func) for function in (vector_math.exp, vector_math.log))
 ULP = np.finfo(float).eps
 
 

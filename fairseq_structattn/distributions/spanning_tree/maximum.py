@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled import kernel_if_available, over_batch
+from ..compiled import kernel_if_available, over_batch, subroutine_if_available
 from ..operations import without_gradient
 from ..trees import NO_HEAD
 
@@ -43,7 +43,7 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     return heads.to(scores.device)
 
 
-@kernel_if_available
+@subroutine_if_available
 def _best_head(weights, state, node, single_root):
     best, head = -np.inf, -1
     for h in range(1, len(state)):
@@ -53,7 +53,7 @@ def _best_head(weights, state, node, single_root):
     return 0 if root_may_serve and weights[0, node] > best else head
 
 
-@kernel_if_available
+@subroutine_if_available
 def _contract(weights, leaves, enters, state, chosen, cycle):
     """Let ``cycle[0]`` stand for all nodes of the cycle. Of parallel arcs the best one stays."""
     node = cycle[0]
@@ -75,7 +75,7 @@ def _contract(weights, leaves, enters, state, chosen, cycle):
                 leaves[node, other], enters[node, other] = leaves[member, other], enters[member, other]
 
 
-@kernel_if_available
+@subroutine_if_available
 def _best_tree(weights, single_root, heads):
     """Write the heads of words 1..n to ``heads[0]``…, given ``weights[h, m]`` ``[n+1, n+1]``, which are overwritten.
 

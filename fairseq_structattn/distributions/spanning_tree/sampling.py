@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled import kernel_if_available, over_batch
+from ..compiled import kernel_if_available, over_batch, subroutine_if_available
 from ..operations import without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from ..trees import NO_HEAD
@@ -62,7 +62,7 @@ def sample(
     return heads.to(scores.device)
 
 
-@kernel_if_available
+@subroutine_if_available
 def _uniform(random):
     """A number in [0, 1) of 53 bits (xorshift: Marsaglia, J. Stat. Soft. 2003); ``random[0]`` is the state, not 0."""
     bits = random[0]
@@ -73,7 +73,7 @@ def _uniform(random):
     return (bits >> RIGHT_11) * 2.0**-53
 
 
-@kernel_if_available
+@subroutine_if_available
 def _draw(cumulative, random):
     """An index, given the running sums of its weights."""
     point = _uniform(random) * cumulative[-1]
@@ -87,7 +87,7 @@ def _draw(cumulative, random):
     return low
 
 
-@kernel_if_available
+@subroutine_if_available
 def _accumulate(log_weights, cumulative):
     best = log_weights.max()
     total = 0.0
@@ -97,13 +97,13 @@ def _accumulate(log_weights, cumulative):
         cumulative[k] = total
 
 
-@kernel_if_available
+@subroutine_if_available
 def _log_add(a, b):
     larger, smaller = max(a, b), min(a, b)
     return larger + math.log1p(math.exp(smaller - larger)) if smaller > -np.inf else larger
 
 
-@kernel_if_available
+@subroutine_if_available
 def _walk(cumulative, in_tree, steps, random, heads):
     """Wilson's algorithm; ``False`` if it does not come to an end within ``steps``."""
     for start in range(1, len(in_tree)):
@@ -121,7 +121,7 @@ def _walk(cumulative, in_tree, steps, random, heads):
     return True
 
 
-@kernel_if_available
+@subroutine_if_available
 def _escape(log_weights, in_tree, on_path, escape):
     """Write the log probability of a walk from each node to reach the tree before the path."""
     free = np.flatnonzero(~(in_tree | on_path)[1:]) + 1
@@ -153,7 +153,7 @@ def _escape(log_weights, in_tree, on_path, escape):
         escape[free[u]] = reached
 
 
-@kernel_if_available
+@subroutine_if_available
 def _walk_without_loops(log_weights, in_tree, random, heads):
     size = len(in_tree)
     escape, cumulative, on_path = np.empty(size), np.empty(size), np.zeros(size, np.bool_)
