@@ -11,10 +11,11 @@ from torch import Tensor
 
 from fairseq_structattn.models.option_checks import check_at_least, check_choices, check_probabilities, option
 from fairseq_structattn.models.rnn_architectures import set_defaults
-from fairseq_structattn.modules.fact_selection import ChainSelection, Selection, SuccessiveSelection
+from fairseq_structattn.modules.fact_selection import ChainSelection, FactSelection, Selection, SuccessiveSelection
 from fairseq_structattn.modules.sentence_vectors import SentenceVectors
 
 SELECTIONS = ("successive", "chain", "unary-chain")
+TYINGS = ("adjacent", "none")
 
 
 @dataclass
@@ -27,16 +28,23 @@ class MemoryNetworkOptions(FairseqDataclass):
         "one linear chain that scores successive facts together), unary-chain (a chain without such scores)",
     )
     steps: int = option(2, "facts that are looked for, one at each step")
+    tying: str = option(
+        "adjacent",
+        "tables of embeddings: adjacent (facts are looked for in the table in which the step before has read them, and "
+        "the last one scores answers), none (each step has two of its own, and answers have one)",
+    )
     embed_dim: int = option(20, "size of the vectors of words, facts and questions")
     init_std: float = option(0.1, "parameters start normal with this standard deviation")
     age_noise: float = option(0.0, "in training, probability that an age is skipped before each fact")
     linear_start_epochs: int = option(
-        20, "epochs in which the softmax of --fact-selection successive is left out (linear start); 0: none"
+        20,
+        "epochs in which facts are weighed by their scores, without exponential and normaliser (linear start); 0: none "
+        "(default for chains)",
     )
 
     def check(self) -> None:
         """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
-        check_choices(self, fact_selection=SELECTIONS)
+        check_choices(self, fact_selection=SELECTIONS, tying=TYINGS)
         check_at_least(self, 1, "steps", "embed_dim")
         check_at_least(self, 0, "linear_start_epochs")
         check_probabilities(self, "age_noise")
@@ -49,20 +57,24 @@ class MemoryNetwork(BaseFairseqModel):
     """End-to-end memory network (Sukhbaatar et al. 2015), and the models of Kim et al. 2017, section 4.3, in which a
     linear chain selects the facts.
 
-    K steps have K + 1 tables of embeddings: questions are read in the first, facts are looked for in table k and read
-    in table k + 1, and the rows of the last score the answers (adjacent tying). Words and answers are symbols of one
+    Questions are read in the first table of embeddings, in which facts are looked for at the first step. Under adjacent
+    tying K steps have K + 1 tables: facts are looked for in table k and read in table k + 1, and the rows of the last
+    score the answers. Without, they have 2K + 1: facts are looked for in table 2k − 1 and read in table 2k, and answers
+    have the last (as in the code of Kim et al., whose paper has adjacent tying). Words and answers are symbols of one
     dictionary.
 
     Args:
-        sentences: vectors of questions and facts, in K + 1 tables
+        sentences: vectors of questions and facts, in all tables
         selection: of K facts, from these
+        tying: adjacent or none
         linear_start_epochs: epochs with ``linear`` weights, see
             :class:`~fairseq_structattn.modules.fact_selection.FactSelection`
     """
 
-    def __init__(self, sentences: SentenceVectors, selection, linear_start_epochs: int):
+    def __init__(self, sentences: SentenceVectors, selection: FactSelection, tying: str, linear_start_epochs: int):
         super().__init__()
-        self.sentences, self.selection, self.linear_start_epochs = sentences, selection, linear_start_epochs
+        self.sentences, self.selection, self.tying = sentences, selection, tying
+        self.linear_start_epochs = linear_start_epochs
         # Part of the checkpoint: one of a linear epoch has to be read as it was trained.
         self.register_buffer("linear", torch.tensor(linear_start_epochs > 0))
 
@@ -80,13 +92,15 @@ class MemoryNetwork(BaseFairseqModel):
         options = MemoryNetworkOptions.from_namespace(cfg)
         options.check()
         dictionary, dim, steps = task.source_dictionary, options.embed_dim, options.steps
+        tables = steps + 1 if options.tying == "adjacent" else 2 * steps + 1
         sentences = SentenceVectors(
-            len(dictionary), dim, steps + 1, task.cfg.max_facts, dictionary.pad(), options.init_std, options.age_noise
+            len(dictionary), dim, tables, task.cfg.max_facts, dictionary.pad(), options.init_std, options.age_noise
         )
         if options.fact_selection == "successive":
-            return cls(sentences, SuccessiveSelection(dim, steps), options.linear_start_epochs)
+            return cls(sentences, SuccessiveSelection(dim, steps), options.tying, options.linear_start_epochs)
         edges = options.fact_selection == "chain"
-        return cls(sentences, ChainSelection(dim, steps, edges, options.init_std), 0)
+        selection = ChainSelection(dim, steps, edges, options.init_std)
+        return cls(sentences, selection, options.tying, options.linear_start_epochs)
 
     def set_epoch(self, epoch: int) -> None:
         """What the task calls at the beginning of each epoch, counted from 1: linear start ends after its epochs."""
@@ -102,7 +116,12 @@ class MemoryNetwork(BaseFairseqModel):
             question: ``[batch, words]``, right-padded
         """
         vectors = self.sentences.facts(facts, lengths)
-        selection = self.selection(self.sentences.question(question), vectors, lengths, bool(self.linear))
+        if self.tying == "adjacent":
+            looked_for, read = vectors[:-1], vectors[1:]
+        else:
+            looked_for, read = vectors[:-1:2], vectors[1::2]
+        query = self.sentences.question(question)
+        selection = self.selection(query, looked_for, read, lengths, bool(self.linear))
         return selection.answer @ self.sentences.table(-1).t(), selection
 
     def get_normalized_probs(self, net_output, log_probs, sample=None) -> Tensor:
@@ -115,10 +134,10 @@ class MemoryNetwork(BaseFairseqModel):
 @register_model_architecture("structattn_memn2n", "structattn_memn2n_chain")
 def chain(options) -> None:
     """Kim et al. 2017, "binary CRF": the facts of all steps under one chain, whose edges score successive facts."""
-    set_defaults(options, fact_selection="chain")
+    set_defaults(options, fact_selection="chain", linear_start_epochs=0)
 
 
 @register_model_architecture("structattn_memn2n", "structattn_memn2n_unary_chain")
 def unary_chain(options) -> None:
     """Kim et al. 2017, "unary CRF": the same without edges."""
-    set_defaults(options, fact_selection="unary-chain")
+    set_defaults(options, fact_selection="unary-chain", linear_start_epochs=0)

@@ -1,7 +1,7 @@
 """Which facts of a story answer a question: one after the other, or as one sequence under a linear chain.
 
-Both take K steps. At step k a fact i has the vector xᵢᵏ where it is looked for and oᵢᵏ where it is read, and under
-adjacent tying oᵏ is xᵏ⁺¹. Kim et al., "Structured Attention Networks" (ICLR 2017), section 4.3.
+Both take K steps. At step k a fact i has the vector xᵢᵏ where it is looked for and oᵢᵏ where it is read. Kim et al.,
+"Structured Attention Networks" (ICLR 2017), section 4.3.
 """
 
 from typing import List, NamedTuple
@@ -46,14 +46,17 @@ class FactSelection(nn.Module):
         super().__init__()
         self.dim, self.steps = dim, steps
 
-    def forward(self, query: Tensor, facts: Tensor, lengths: Tensor, linear: bool = False) -> Selection:
+    def forward(
+        self, query: Tensor, looked_for: Tensor, read: Tensor, lengths: Tensor, linear: bool = False
+    ) -> Selection:
         """Selects a fact for each step.
 
         Args:
             query: ``[batch, dim]``
-            facts: ``[steps + 1, batch, facts, dim]``: x¹, …, xᴷ, and oᴷ; 0 in padding
+            looked_for: x¹, …, xᴷ, ``[steps, batch, facts, dim]``; 0 in padding
+            read: o¹, …, oᴷ, likewise
             lengths: facts of each story, at least 1, ``[batch]``
-            linear: weights are the scores themselves (linear start), where the selection has such a form
+            linear: weights are the scores themselves, without exponential and normaliser (linear start)
         """
         raise NotImplementedError
 
@@ -66,13 +69,15 @@ class SuccessiveSelection(FactSelection):
     of each.
     """
 
-    def forward(self, query: Tensor, facts: Tensor, lengths: Tensor, linear: bool = False) -> Selection:
+    def forward(
+        self, query: Tensor, looked_for: Tensor, read: Tensor, lengths: Tensor, linear: bool = False
+    ) -> Selection:
         scores, weights = [], []
-        for looked_for, read in zip(facts[:-1], facts[1:]):
-            score = _products(looked_for, query)
+        for key, value in zip(looked_for, read):
+            score = _products(key, query)
             # Facts are 0 in padding, and so are their scores.
             weight = score if linear else Categorical(score, lengths).marginals
-            query = query + (weight.unsqueeze(1) @ read).squeeze(1)
+            query = query + (weight.unsqueeze(1) @ value).squeeze(1)
             scores.append(score)
             weights.append(weight)
         return Selection(query, torch.stack(weights, 1), Categorical(torch.stack(scores, 1), lengths.unsqueeze(1)))
@@ -85,6 +90,9 @@ class ChainSelection(FactSelection):
     and the answer is predicted from qᴷ + context. Every potential is counted once; the published formula, read
     literally, counts the node potentials of inner steps twice. No fact is taken twice in succession, unless there is
     only one.
+
+    Linear weights are passed on from step to step, wᵏ⁺¹[j] = xᵏ⁺¹[j] · qᵏ⁺¹ + Σᵢ wᵏ[i] xᵏ[i] · xᵏ⁺¹[j], which is what
+    happens in an end-to-end memory network without its softmax.
 
     Args:
         dim: size of queries and facts
@@ -101,15 +109,30 @@ class ChainSelection(FactSelection):
             self.next_query = nn.Linear(dim, dim, bias=False)
             nn.init.normal_(self.next_query.weight, std=init_std)
 
-    def forward(self, query: Tensor, facts: Tensor, lengths: Tensor, linear: bool = False) -> Selection:
-        """As of the base class; a chain has no linear form, it is the same with and without `linear`."""
+    def forward(
+        self, query: Tensor, looked_for: Tensor, read: Tensor, lengths: Tensor, linear: bool = False
+    ) -> Selection:
         queries = self._queries(query)
-        states = torch.stack([_products(looked_for, query) for looked_for, query in zip(facts, queries)], 1)
-        number = torch.arange(facts.shape[2], device=facts.device)
-        states = states.masked_fill((number >= lengths.unsqueeze(1)).unsqueeze(1), NEGATIVE_INFINITY)
-        chain = LinearChain(states, self._pairwise(facts, lengths), num_states=facts.shape[2])
-        context = torch.einsum("bki,kbid->bd", chain.marginals, facts[1:])
-        return Selection(queries[-1] + context, chain.marginals, chain)
+        scores = torch.stack([_products(key, query) for key, query in zip(looked_for, queries)], 1)
+        pairwise = self._pairwise(looked_for, lengths)
+        number = torch.arange(scores.shape[2], device=scores.device)
+        states = scores.masked_fill((number >= lengths.unsqueeze(1)).unsqueeze(1), NEGATIVE_INFINITY)
+        chain = LinearChain(states, pairwise, num_states=scores.shape[2])
+        weights = self._linear_weights(scores, pairwise) if linear else chain.marginals
+        context = torch.einsum("bki,kbid->bd", weights, read)
+        return Selection(queries[-1] + context, weights, chain)
+
+    def _linear_weights(self, scores: Tensor, pairwise: Tensor) -> Tensor:
+        if not self._has_edges:
+            return scores
+        weights = [scores[:, 0]]
+        for step, edges in enumerate(pairwise.masked_fill(pairwise == NEGATIVE_INFINITY, 0).unbind(1), 1):
+            weights.append(scores[:, step] + (weights[-1].unsqueeze(1) @ edges).squeeze(1))
+        return torch.stack(weights, 1)
+
+    @property
+    def _has_edges(self) -> bool:
+        return self.edges and self.steps > 1
 
     def _queries(self, query: Tensor) -> List[Tensor]:
         queries = [query]
@@ -117,14 +140,14 @@ class ChainSelection(FactSelection):
             queries.append(self.next_query(queries[-1]))
         return queries
 
-    def _pairwise(self, facts: Tensor, lengths: Tensor) -> Tensor:
+    def _pairwise(self, looked_for: Tensor, lengths: Tensor) -> Tensor:
         """``[batch, steps - 1, facts, facts]``, or a table for all edges where facts are not scored together."""
-        _, batch, states, _ = facts.shape
-        if not self.edges or self.steps == 1:
-            return facts.new_zeros(states, states)
-        looked_for = facts[:-1].transpose(0, 1)
+        states = looked_for.shape[2]
+        if not self._has_edges:
+            return looked_for.new_zeros(states, states)
+        looked_for = looked_for.transpose(0, 1)
         pairwise = looked_for[:, :-1] @ looked_for[:, 1:].transpose(-1, -2)
-        repeats = torch.eye(states, dtype=torch.bool, device=facts.device) & (lengths > 1)[:, None, None]
+        repeats = torch.eye(states, dtype=torch.bool, device=looked_for.device) & (lengths > 1)[:, None, None]
         return pairwise.masked_fill(repeats.unsqueeze(1), NEGATIVE_INFINITY)
 
 

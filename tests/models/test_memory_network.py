@@ -53,6 +53,8 @@ def test_tables_are_tied(task, sample, arch, steps):
     words, dim = len(task.source_dictionary), 6
     own = 0 if arch == ARCHITECTURES[0] or steps == 1 else dim * dim
     assert sum(parameter.numel() for parameter in model.parameters()) == (steps + 1) * (words + 3) * dim + own
+    untied = build(task, arch, steps=steps, embed_dim=6, tying="none")
+    assert sum(parameter.numel() for parameter in untied.parameters()) == (2 * steps + 1) * (words + 3) * dim + own
     logits, selection = model(**sample["net_input"])
     torch.testing.assert_close(logits, selection.answer @ model.sentences.words[:, -dim:].t())
     assert selection.facts.shape == (3, steps)
@@ -85,7 +87,20 @@ def test_linear_start_ends_by_epoch_and_is_part_of_the_checkpoint(task, sample):
     assert not build(task, "structattn_memn2n_chain").linear
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_without_tying_each_step_has_two_tables_and_answers_have_one(task, sample, arch):
+    model = build(task, arch, steps=2, tying="none", linear_start_epochs=0)
+    logits, selection = model(**sample["net_input"])
+    given = sample["net_input"]
+    vectors = model.sentences.facts(given["facts"], given["lengths"])
+    query = model.sentences.question(given["question"])
+    expected = model.selection(query, vectors[[0, 2]], vectors[[1, 3]], given["lengths"])
+    torch.testing.assert_close(selection.answer, expected.answer)
+    torch.testing.assert_close(logits, expected.answer @ model.sentences.table(4).t())
+
+
 WRONG = {
+    "tying": ("layers", "--tying layers: not known, choose from adjacent, none"),
     "fact_selection": ("best", "--fact-selection best: not known, choose from successive, chain, unary-chain"),
     "steps": (0, "--steps 0: must be at least 1"),
     "embed_dim": (0, "--embed-dim 0"),

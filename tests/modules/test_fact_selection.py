@@ -17,10 +17,10 @@ LENGTHS = torch.tensor([3, 2])
 
 
 def story(steps, facts=3, seed=1):
-    """A query and facts for two stories, in float64."""
+    """A query, and facts of two stories as they are looked for and read, in float64."""
     torch.manual_seed(seed)
-    query, vectors = torch.randn(2, DIM).double(), torch.randn(steps + 1, 2, facts, DIM).double()
-    return query, vectors.masked_fill((torch.arange(facts) >= LENGTHS[:, None])[..., None], 0)
+    query, vectors = torch.randn(2, DIM).double(), torch.randn(2, steps, 2, facts, DIM).double()
+    return (query, *vectors.masked_fill((torch.arange(facts) >= LENGTHS[:, None])[..., None], 0))
 
 
 def build(kind, steps):
@@ -34,8 +34,8 @@ def build(kind, steps):
 @pytest.mark.parametrize("kind", ["chain", "unary-chain"])
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_chain_is_the_published_distribution_over_sequences(kind, steps):
-    selection, (query, facts) = build(kind, steps), story(steps)
-    found = selection(query, facts, LENGTHS)
+    selection, (query, keys, values) = build(kind, steps), story(steps)
+    found = selection(query, keys, values, LENGTHS)
     for item, length in enumerate(LENGTHS.tolist()):
         queries = [query[item]]
         for _ in range(steps - 1):
@@ -45,13 +45,13 @@ def test_chain_is_the_published_distribution_over_sequences(kind, steps):
             sequences = [one for one in sequences if all(a != b for a, b in zip(one, one[1:]))]
         scores = []
         for one in sequences:
-            x = [facts[step, item, fact] for step, fact in enumerate(one)]
+            x = [keys[step, item, fact] for step, fact in enumerate(one)]
             score = sum(vector @ q for vector, q in zip(x, queries))
             if kind == "chain":
                 score = score + sum(a @ b for a, b in zip(x, x[1:]))
             scores.append(score)
         probabilities = torch.stack(scores).softmax(0)
-        read = torch.stack([sum(facts[step + 1, item, fact] for step, fact in enumerate(one)) for one in sequences])
+        read = torch.stack([sum(values[step, item, fact] for step, fact in enumerate(one)) for one in sequences])
         torch.testing.assert_close(found.answer[item], queries[-1] + probabilities @ read)
         assert found.facts[item].tolist() == list(sequences[int(probabilities.argmax())])
         torch.testing.assert_close(found.weights[item].sum(-1), torch.ones(steps).double())
@@ -59,52 +59,68 @@ def test_chain_is_the_published_distribution_over_sequences(kind, steps):
 
 
 def test_successive_selection_is_the_published_one():
-    query, facts = story(2)
-    found = build("successive", 2)(query, facts, LENGTHS)
-    q, x = query[1], facts[:, 1, :2]
+    query, keys, values = story(2)
+    found = build("successive", 2)(query, keys, values, LENGTHS)
+    q, x, o = query[1], keys[:, 1, :2], values[:, 1, :2]
     for step in range(2):
         p = (x[step] @ q).softmax(0)
         torch.testing.assert_close(found.weights[1, step, :2], p)
         assert found.facts[1, step] == p.argmax()
-        q = q + p @ x[step + 1]
+        q = q + p @ o[step]
     torch.testing.assert_close(found.answer[1], q)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_story_of_one_fact_has_it_at_every_step(kind):
-    query, facts = story(3, facts=1)
-    found = build(kind, 3)(query, facts, torch.tensor([1, 1]))
+    found = build(kind, 3)(*story(3, facts=1), torch.tensor([1, 1]))
     assert found.facts.tolist() == [[0, 0, 0]] * 2
     torch.testing.assert_close(found.weights, torch.ones(2, 3, 1).double())
 
 
 def test_more_steps_than_facts_alternate():
-    query, facts = story(4, facts=3)
-    selected = build("chain", 4)(query, facts, LENGTHS).facts[1].tolist()
+    selected = build("chain", 4)(*story(4), LENGTHS).facts[1].tolist()
     assert selected in ([0, 1, 0, 1], [1, 0, 1, 0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_changes_nothing(kind):
-    selection, (query, facts) = build(kind, 2), story(2)
-    wider = torch.cat((facts, torch.zeros(3, 2, 2, DIM).double()), 2)
+    selection, (query, *facts) = build(kind, 2), story(2)
+    wider = [torch.cat((vectors, torch.zeros(2, 2, 2, DIM).double()), 2) for vectors in facts]
     for linear in (False, True):
-        narrow, wide = (selection(query, given, LENGTHS, linear) for given in (facts, wider))
+        narrow, wide = (selection(query, *given, LENGTHS, linear) for given in (facts, wider))
         torch.testing.assert_close(wide.answer, narrow.answer)
         torch.testing.assert_close(wide.weights[..., :3], narrow.weights)
         assert not wide.weights[..., 3:].any() and wide.facts.tolist() == narrow.facts.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients(kind):
-    selection, (query, facts) = build(kind, 2), story(2)
-    leaves = [tensor.detach().requires_grad_() for tensor in (query, facts)]
-    assert torch.autograd.gradcheck(lambda *given: selection(*given, LENGTHS).answer, leaves)
+@pytest.mark.parametrize("linear", [False, True])
+def test_gradients(kind, linear):
+    selection = build(kind, 2)
+    leaves = [tensor.detach().requires_grad_() for tensor in story(2)]
+    assert torch.autograd.gradcheck(lambda *given: selection(*given, LENGTHS, linear).answer, leaves)
 
 
 def test_a_linear_step_weighs_by_scores():
-    query, facts = story(1)
-    found = build("successive", 1)(query, facts, LENGTHS, linear=True)
-    torch.testing.assert_close(found.weights[:, 0], torch.einsum("bd,bid->bi", query, facts[0]))
+    query, keys, values = story(1)
+    found = build("successive", 1)(query, keys, values, LENGTHS, linear=True)
+    torch.testing.assert_close(found.weights[:, 0], torch.einsum("bd,bid->bi", query, keys[0]))
     # The most likely fact is one of the story, whatever the sign of the scores.
-    assert (build("successive", 1)(query, -facts.abs(), LENGTHS, linear=True).facts < LENGTHS[:, None]).all()
+    found = build("successive", 1)(query, -keys.abs(), values, LENGTHS, linear=True)
+    assert (found.facts < LENGTHS[:, None]).all()
+
+
+@pytest.mark.parametrize("kind", ["chain", "unary-chain"])
+def test_a_linear_chain_passes_scores_on(kind):
+    selection, (query, keys, values) = build(kind, 3), story(3)
+    found = selection(query, keys, values, LENGTHS, linear=True)
+    x, q, expected = keys[:, 0], query[0], []
+    for step in range(3):
+        weights = x[step] @ q
+        if step and kind == "chain":
+            edges = (x[step - 1] @ x[step].t()).fill_diagonal_(0)
+            weights = weights + edges.t() @ expected[-1]
+        expected.append(weights)
+        q = selection.next_query(q) if step < 2 else q
+    torch.testing.assert_close(found.weights[0], torch.stack(expected))
+    torch.testing.assert_close(found.answer[0], q + sum(w @ o for w, o in zip(expected, values[:, 0])))
