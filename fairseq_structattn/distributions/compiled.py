@@ -5,11 +5,13 @@ aborts the process when two Python threads enter it, as autograd's may. So each 
 items of a batch that lets go of the interpreter lock, and a pool of ``torch.get_num_threads()`` threads shares them.
 """
 
+import contextlib
 import functools
+import gc
 import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, List
+from typing import Callable, Iterator, List
 
 import torch
 
@@ -17,6 +19,7 @@ from .kernel_cache import KernelCache
 
 # Enough to share out unequal items, few enough for the cost of a call.
 PARTS_PER_THREAD = 4
+OBJECTS_PER_COLLECTION = 50000
 
 
 @functools.lru_cache(maxsize=None)
@@ -37,7 +40,31 @@ def kernel(function: Callable) -> Callable:
     """
     compiled = _compiler(no_cfunc_wrapper=True)(function)
     compiled._cache = KernelCache(compiled)
+    compile_for_arguments = compiled._compile_for_args
+
+    def compile_quickly(*arguments, **named):
+        with _rare_collections():
+            return compile_for_arguments(*arguments, **named)
+
+    compiled._compile_for_args = compile_quickly
     return compiled
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let Python look for unused cycles of objects less often: numba makes so many objects that it would look through
+    all those of PyTorch again and again, for a tenth of the time."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    # One thread at a time compiles, and no other takes the change for what was there before.
+    with global_compiler_lock:
+        before = gc.get_threshold()
+        # 0: no collections at all.
+        gc.set_threshold(before[0] and max(before[0], OBJECTS_PER_COLLECTION), *before[1:])
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)
 
 
 def subroutine(function: Callable) -> Callable:

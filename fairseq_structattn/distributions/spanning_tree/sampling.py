@@ -89,8 +89,9 @@ def _draw(cumulative, random):
 
 @subroutine_if_available
 def _accumulate(log_weights, cumulative):
-    best = log_weights.max()
-    total = 0.0
+    best, total = -np.inf, 0.0
+    for k in range(len(log_weights)):
+        best = max(best, log_weights[k])
     for k in range(len(log_weights)):
         if log_weights[k] > -np.inf:
             total += math.exp(log_weights[k] - best)
@@ -124,8 +125,11 @@ def _walk(cumulative, in_tree, steps, random, heads):
 @subroutine_if_available
 def _escape(log_weights, in_tree, on_path, escape):
     """Write the log probability of a walk from each node to reach the tree before the path."""
-    free = np.flatnonzero(~(in_tree | on_path)[1:]) + 1
-    k = len(free)
+    free, k = np.empty(len(in_tree), np.int64), 0
+    for h in range(1, len(in_tree)):
+        if not in_tree[h] and not on_path[h]:
+            free[k] = h
+            k += 1
     # Heads: the words that are free, then the tree, then the path.
     moves = np.full((k + 2, k), -np.inf)
     for m in range(k):
@@ -162,11 +166,14 @@ def _walk_without_loops(log_weights, in_tree, random, heads):
         while not in_tree[word]:
             on_path[word] = True
             _escape(log_weights, in_tree, on_path, escape)
-            _accumulate(log_weights[:, word - 1] + escape, cumulative)
+            for h in range(size):
+                escape[h] += log_weights[h, word - 1]
+            _accumulate(escape, cumulative)
             heads[word] = _draw(cumulative, random)
             word = heads[word]
-        in_tree |= on_path
-        on_path[:] = False
+        for h in range(size):
+            in_tree[h] = in_tree[h] or on_path[h]
+            on_path[h] = False
 
 
 @kernel_if_available
