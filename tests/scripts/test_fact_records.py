@@ -107,3 +107,4 @@ def test_the_question_that_shows_a_difference_is_found():
     other = [asked(["a", "b"]), asked(["b", "a"]), asked(["b", "b"])]
     last = [asked(["a", "b"]), asked(["a", "b"], " (right: y)"), asked(["a", "b"])]
     assert drawing.telling([other, last]) == 2 and drawing.telling([last, last]) == 0
+    assert drawing.telling([last, other, last]) == 0

@@ -5,10 +5,11 @@
 
 Facts are told from top to bottom; the darker a cell, the more probable is the fact at that step. Framed is the most
 likely sequence, bold are the facts that lead to the answer. Without --question it is the first question whose answer
-and facts the last model has right, and of whose facts another model misses some.
+and facts the last model has right, and of whose facts each other model misses some.
 """
 
 import argparse
+import logging
 import os
 import sys
 from typing import List, NamedTuple, Optional
@@ -41,7 +42,7 @@ def telling(models: List[List[AttentionRecord]]) -> int:
     """The number of the question that shows a difference, see above; 0 where there is none."""
     for number, records in enumerate(zip(*models)):
         *others, last = records
-        if is_right(last) and last.target == last.reference and any(one.target != one.reference for one in others):
+        if is_right(last) and last.target == last.reference and all(one.target != one.reference for one in others):
             return number
     return 0
 
@@ -107,6 +108,8 @@ def main(arguments=None) -> None:
     check_outputs({"--output": options.output})
     check_picture("--output", options.output)
     found = [records_of(path, options.data, options.subset) for _, path in options.model]
+    # Importing fairseq sets the root logger to DEBUG, and matplotlib then reports on every font of the machine.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     number: Optional[int] = telling(found) if options.question is None else options.question
     if not 0 <= number < len(found[0]):
         raise InputError(f"--question {number}: no such question; there are {len(found[0])}, counted from 0")
