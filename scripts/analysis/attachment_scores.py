@@ -20,7 +20,7 @@ from typing import Callable, Dict, List, Sequence
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from parsers import DECODINGS, Parser, batches, load_parser, parse, read_gold  # noqa: E402
+from parsers import DECODINGS, PLUGIN, Parser, batches, load_parser, parse, read_gold  # noqa: E402
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from files import check_folders, check_inputs, check_outputs, command, write_json  # noqa: E402
@@ -110,7 +110,7 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
         "--path", metavar="CHECKPOINT", help="a model with --source-attention; without it, chance alone"
     )
     parser.add_argument("--data", metavar="DIR", help="the binarised data that it was trained on")
-    parser.add_argument("--user-dir", metavar="DIR", help="where the model is registered, if not by fairseq_structattn")
+    parser.add_argument("--user-dir", default=PLUGIN, metavar="DIR", help="the plugin that the model belongs to")
     parser.add_argument("--lowercase", action="store_true", help="the model knows small letters only")
     parser.add_argument(
         "--tree-roots", choices=("multi", "single"), default="single", help="of chance (default: single)"

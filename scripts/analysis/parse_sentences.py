@@ -12,7 +12,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from parsers import DECODINGS, load_parser, parse  # noqa: E402
+from parsers import DECODINGS, PLUGIN, load_parser, parse  # noqa: E402
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from files import check_folders, check_inputs, check_outputs, command, read_lines, write_lines  # noqa: E402
@@ -23,7 +23,7 @@ def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="a model with --source-attention")
     parser.add_argument("--data", required=True, metavar="DIR", help="the binarised data that it was trained on")
-    parser.add_argument("--user-dir", metavar="DIR", help="where the model is registered, if not by fairseq_structattn")
+    parser.add_argument("--user-dir", default=PLUGIN, metavar="DIR", help="the plugin that the model belongs to")
     parser.add_argument("--words", required=True, metavar="FILE", help="sentences, words with spaces between")
     parser.add_argument(
         "--decoding", choices=DECODINGS, default="risk", help="(default: risk, see attachment_scores.py)"

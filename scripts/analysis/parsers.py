@@ -7,13 +7,16 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+from export_attention import load_models  # noqa: E402
 from files import InputError, read_lines  # noqa: E402
 
 from fairseq_structattn.distributions import IndependentHeads, SpanningTree  # noqa: E402
 from fairseq_structattn.distributions.arcs import ArcDistribution  # noqa: E402
 
 DECODINGS = ("argmax", "risk")
+PLUGIN = os.path.join(HERE, "..", "..", "fairseq_structattn")
 
 
 class Parser(NamedTuple):
@@ -34,21 +37,13 @@ class Parser(NamedTuple):
             return encoder.source_attention(tokens).distribution
 
 
-def load_parser(checkpoint: str, data: str, user_dir: Optional[str] = None) -> Parser:
+def load_parser(checkpoint: str, data: str, user_dir: Optional[str] = PLUGIN) -> Parser:
     """The model of a checkpoint, and the dictionary of the binarised data that it was trained on.
 
     Raises:
-        InputError: the model has no parser
+        InputError: no checkpoint that can be loaded, or a model without a parser
     """
-    from argparse import Namespace
-
-    from fairseq import checkpoint_utils, utils
-
-    import fairseq_structattn  # noqa: F401  (registers models and tasks)
-
-    if user_dir is not None:
-        utils.import_user_module(Namespace(user_dir=user_dir))
-    (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint], arg_overrides={"data": data})
+    (model, *_), task = load_models(checkpoint, data, user_dir, cpu=True)
     if not hasattr(model, "source_attention") and not hasattr(getattr(model, "encoder", None), "source_attention"):
         raise InputError(
             f"{checkpoint}: a {type(model).__name__} has no parser; name one that has a --source-attention"

@@ -15,15 +15,19 @@ ALL = sorted(
     if "benchmark" not in path.parts and re.search(r"^def main\(", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
 SENTENCES = ["one two three four five", "six seven eight nine ten"]
-FAIRSEQ = ("plot_attention", "export_attention", "average", "draw_trees", "induced_trees", "parallel_corpus")
+FAIRSEQ = ("plot_attention", "export_", "average", "draw_trees", "induced_trees", "parallel_corpus", "parse_sentences")
+BINARISING = ("prepare/conllu.py", "prepare/parallel_corpus.py", "prepare/snli.py")
 
 # IN/name is an input (of parallel corpora a prefix), OUT the output.
 COMMANDS = {
+    "analysis/attachment_scores.py": "--words IN/text.en --heads IN/heads --output OUT",
     "analysis/bleu_by_length.py": (
         "--source IN/text.en --reference IN/text.de --system a IN/text.de --system b IN/generated --output OUT"
     ),
     "analysis/export_attention.py": "--path IN/checkpoint --data DATA --output OUT",
+    "analysis/export_pairs.py": "--path IN/checkpoint --data DATA --output OUT",
     "analysis/length_to_failure.py": "--subset a IN/generated IN/text.de --output OUT",
+    "analysis/parse_sentences.py": "--path IN/checkpoint --data DATA --words IN/text.en --output OUT",
     "analysis/plot_attention.py": "--records IN/records --output OUT.html",
     "analysis/score_bleu.py": "--generated IN/generated --reference IN/text.de --output OUT",
     "analysis/word_alignment.py": "--records IN/records --output OUT",
@@ -33,11 +37,13 @@ COMMANDS = {
     "experiments/tree_transduction/induced_trees.py": "IN/checkpoint DATA --output OUT",
     "experiments/tree_transduction/report.py": "IN/trees --dest OUT/",
     "prepare/babi.py": "--corpus DATA --task 2 --dest OUT/",
+    "prepare/conllu.py": "--train IN/conllu --valid IN/conllu --test IN/conllu --dest OUT/",
     "prepare/join_sentences.py": "--input IN/text --languages en de --sizes 2 --output OUT",
     "prepare/number_words.py": "--train 9 --valid 2 --test 2 --dest OUT/",
     "prepare/parallel_corpus.py": (
         "--source-lang en --target-lang de --train IN/text --valid IN/text --test IN/text --dest OUT/"
     ),
+    "prepare/snli.py": "--train IN/pairs.jsonl --valid IN/pairs.jsonl --test IN/pairs.jsonl --dest OUT/",
     "prepare/tree_transduction.py": "--train 9 --valid 2 --test 2 --dest OUT/",
     "results.py": (
         "score --results OUT --system a --setting b --split test --bleu IN/bleu --train-log IN/log --command c --seed 1"
@@ -76,6 +82,10 @@ def given(tmp_path):
     epoch = {"epoch": 1, "train_wps": "1", "train_train_wall": "1", "valid_bleu": "1", "valid_nll_loss": "1"}
     write(folder / "log", json.dumps(epoch))
     write(folder / "checkpoint", "no checkpoint")
+    write(folder / "heads", *["0 1 1 3 3"] * len(SENTENCES))
+    write(folder / "conllu", "1\tone\t_\t_\t_\t_\t0\troot\t_\t_")
+    pair = {"sentence1_binary_parse": "( one two )", "sentence2_binary_parse": "( one )", "gold_label": "neutral"}
+    write(folder / "pairs.jsonl", json.dumps(pair))
     write(tmp_path / "data" / "dict.en.txt", "one 1")
     for split in ("train", "test"):
         story = ("1 Mary went home.", "2 Where is Mary?\thome\t1")
@@ -101,7 +111,7 @@ def run(name, given, monkeypatch, **changes):
     if any(script in name for script in FAIRSEQ):
         pytest.importorskip("fairseq")
     module = load_script(name)
-    if name == "prepare/parallel_corpus.py":
+    if name in BINARISING:
         monkeypatch.setattr(module, "binarise", lambda *options: None)
     module.main(arguments(name, given, **changes))
 

@@ -16,6 +16,8 @@
 # --multi30k  its folder, with tok/train.lc.norm.tok.en …; for translation
 # --vectors   GloVe 840B; for published
 set -euo pipefail
+. "$(dirname "$0")/../queue.sh"
+structattn_usage "$0" "--corpus= --treebank= --multi30k= --vectors= --dry-run" - "$@"
 cd "$(dirname "$0")/../../.."
 here=scripts/experiments/snli
 data=()
@@ -25,16 +27,10 @@ positional=()
 while [ $# -gt 0 ]; do
     case "$1" in
         --corpus | --treebank | --multi30k | --vectors)
-            [ $# -gt 1 ] || { echo "error: $1 needs a value" >&2; exit 2; }
             if [ "$1" = --vectors ]; then vectors=("$1" "$2"); else data+=("$1" "$2"); fi
             shift
             ;;
         --dry-run) tiny=(--tiny) ;;
-        -h | --help)
-            sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//'
-            exit
-            ;;
-        -*) echo "error: unknown option $1; see --help" >&2; exit 2 ;;
         *) positional+=("$1") ;;
     esac
     shift
@@ -48,7 +44,6 @@ results=$here/results
 [ ${#tiny[@]} = 0 ] || results=$work/results
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 mkdir -p "$work" "$results"
-. scripts/experiments/queue.sh
 
 one() { # NAME SEED
     "$python" $here/make_run.py "$1" "$2" --work "$work" --results "$results" \
