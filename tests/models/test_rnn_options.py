@@ -39,7 +39,7 @@ SOURCE, TARGET = sentences([5, 3, 7]), sentences([4, 6, 2], seed=1)
             "--source-attention tree: not known, choose from none, softmax, projective-tree",
         ),
         ({"arc_bound": "sigmoid"}, "--arc-bound sigmoid: not known, choose from none, tanh"),
-        ({"arc_score": "dot"}, "--arc-score dot: not known, choose from parser, uniform"),
+        ({"arc_score": "dot"}, "--arc-score dot: not known, choose from parser, biaffine, uniform"),
         ({"tree_roots": "two"}, "--tree-roots two: not known, choose from single, multi"),
         ({"parser_hidden_size": 0}, "--parser-hidden-size 0: must be at least 1"),
         ({"decoder_hidden_size": -4}, "--decoder-hidden-size -4: must be at least 1"),
