@@ -12,6 +12,8 @@ import sys
 import time
 from typing import IO, Callable, Iterable, Optional
 
+from files import command
+
 TRAINING = re.compile(r"\| train_inner \|.*[ |,]loss=([^,]+),.*num_updates=(\d+)")
 CELLS = 30
 SECONDS_BETWEEN_LINES = 10.0
@@ -73,6 +75,7 @@ def show(lines: Iterable[str], progress: Progress) -> None:
         progress.output.write("\n")
 
 
+@command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("total", type=int, metavar="UPDATES", help="of the whole training")

@@ -41,7 +41,7 @@ def test_weights_are_made_of_the_posterior(options, left_pad):
 
 def test_inference_runs_once(monkeypatch):
     runs, inference = [], LinearChain._inference
-    monkeypatch.setattr(LinearChain, "_inference", lambda chain: runs.append(chain) or inference(chain))
+    monkeypatch.setattr(LinearChain, "_inference", lambda chain, dtype: runs.append(chain) or inference(chain, dtype))
     _, extra = forward(build("structattn_rnn_crf"), batch(SOURCE, TARGET), return_posterior=True)
     extra["posterior"].log_partition, extra["posterior"].marginals
     assert runs == [extra["posterior"]]

@@ -14,6 +14,7 @@ ALL = sorted(
     for path in SCRIPTS.rglob("*.py")
     if "benchmark" not in path.parts and re.search(r"^def main\(", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
+FILTERS = {"progress.py"}  # which are given no files
 SENTENCES = ["one two three four five", "six seven eight nine ten"]
 FAIRSEQ = ("plot_attention", "export_", "average", "draw_trees", "induced_trees", "parallel_corpus", "parse_sentences")
 BINARISING = ("prepare/conllu.py", "prepare/parallel_corpus.py", "prepare/snli.py")
@@ -58,7 +59,7 @@ BROKEN = {
 
 
 def test_every_script_is_known_here_and_reports_errors_in_one_way():
-    assert {name for name in ALL if not name.startswith("experiments")} <= set(COMMANDS) <= set(ALL)
+    assert {name for name in ALL if not name.startswith("experiments")} - FILTERS <= set(COMMANDS) <= set(ALL)
     for name in ALL:
         text = (SCRIPTS / name).read_text(encoding="utf-8")
         assert "@command\ndef main(arguments=None)" in text and "sys.exit(" not in text, name

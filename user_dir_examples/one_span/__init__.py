@@ -58,8 +58,8 @@ class OneSpan(LinearChain):
         lengths = self.lengths.double()
         return lengths * (lengths + 1) / 2
 
-    def _inference(self) -> Tuple[Tensor, Tensor]:
-        log_partition, marginals = super()._inference()
+    def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
+        log_partition, marginals = super()._inference(dtype)
         return log_partition.masked_fill(self.lengths == 0, NEVER), marginals  # nothing has no span
 
     def _in_support(self, structure: Tensor) -> Tensor:

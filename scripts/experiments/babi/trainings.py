@@ -15,7 +15,6 @@ import sys
 import time
 from typing import Dict, Iterable, List, NamedTuple, Set
 
-os.environ.setdefault("LOGLEVEL", "WARNING")  # of fairseq, which would tell every epoch
 HERE = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 sys.path.insert(0, os.path.join(REPOSITORY, "scripts"))
@@ -205,4 +204,5 @@ def main(arguments=None) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("LOGLEVEL", "WARNING")  # of fairseq, which would tell every epoch
     main()
