@@ -38,7 +38,8 @@ def test_greedy_translation_fails_where_teacher_forcing_does(run_fairseq, tiny_c
     generated.write_text(run_fairseq("generate", *arguments, "--gen-subset", "test", "--beam", "1"))
     script = load_script("analysis/length_to_failure.py")
     references = (tiny_corpus.raw / "test.tgt").read_text().splitlines()
-    measured = script.mean_share(script.read_hypotheses(str(generated), len(references)), references)
+    hypotheses = script.read_hypotheses(str(generated), len(references)).sentences
+    measured = script.mean_share(hypotheses, references)
     assert 5 < measured < 100
     assert logged == pytest.approx(measured, abs=0.02)
 
