@@ -112,8 +112,8 @@ step train checkpoints \
     --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints \
     --log-format simple --log-interval 10
 
-# Greedily: fairseq ends a sentence when as many hypotheses as the beam is wide have ended, and with a model as sure as
-# this one the bad ones do so before the good one.
+# Greedily, here and for the picture: fairseq ends a sentence when as many hypotheses as the beam is wide have ended, and
+# with a model as sure as this one the bad ones do so before the good one.
 step translate translation.txt \
     translate "$python" -m fairseq_cli.generate bin --user-dir "$user_dir" \
     --path checkpoints/checkpoint_best.pt --gen-subset test --beam 1 --max-tokens 8000 --num-workers 0 \
@@ -125,7 +125,7 @@ step score bleu.json \
 
 step plot attention.png \
     "$python" "$scripts/analysis/plot_attention.py" --data bin --user-dir "$user_dir" \
-    --path checkpoints/checkpoint_best.pt --gen-subset test --sentences 3 --output attention.png
+    --path checkpoints/checkpoint_best.pt --gen-subset test --beam 1 --sentences 3 --output attention.png
 
 structattn_say "finished after $((SECONDS - started)) seconds (installation not counted)"
 cat bleu.json
