@@ -187,7 +187,7 @@ def report(found: Dict[str, Runs]) -> str:
     if any(name.startswith("published.") for name in found):
         sections.insert(0, ("SNLI, published setting", pairs_table(found, "published")))
     text = "\n\n".join(f"### {title}\n\n{body}" for title, body in sections)
-    return f"{text}\n\n{made} runs are made. {made_with(found)}".rstrip()
+    return f"{text}\n\nRuns made: {made}. {made_with(found)}".rstrip()
 
 
 @command
