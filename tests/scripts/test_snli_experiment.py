@@ -113,8 +113,8 @@ def test_report_of_some_runs(tmp_path):
     assert "| softmax (simple) | 2 of 3 | 1,200 | 61.5 ± 0.7 |" in text
     assert "| 0 of 3 | – | – | – | – | – | – | 85.8 |" in lines["no attention"]
     assert "| projective tree (structured) | 1 of 3 | 20.0 | 40.0 | 20.0 | 40.0 |" in text
-    assert "| uniform |  | 11.5 | 22.0 |  |  |" in text and "4 runs are made." in text
-    assert report.report({}).endswith("0 runs are made.")
+    assert "| uniform |  | 11.5 | 22.0 |  |  |" in text and "Runs made: 4." in text
+    assert report.report({}).endswith("Runs made: 0.")
 
 
 # The whole way
