@@ -4,7 +4,7 @@
 
 A row of the results, one line of JSON, is one start: its model on one task, at the epoch with most right answers on the
 validation set, measured there and on the test set. Rows that are there, with the same options and data, are not made
-again, so that results of several sessions and machines add up.
+again, so that results of several calls and machines add up.
 """
 
 import argparse

@@ -18,13 +18,14 @@ from typing import Dict, List
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
-sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis")]
+sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis"), os.path.join(SCRIPTS, "experiments")]
 import kept_statistics  # noqa: E402
 import results  # noqa: E402
 import segments  # noqa: E402
 from attention_records import AttentionRecord  # noqa: E402
-from files import InputError, beside, command, read_json, read_lines, write_lines  # noqa: E402
+from files import InputError, beside, command, read_lines, write_lines  # noqa: E402
 from generated import read_translations  # noqa: E402
+from kept_run import KeptRun  # noqa: E402
 from settings import SEARCH, parse_name, train_options  # noqa: E402
 
 USER_DIR = os.path.join(HERE, "uncoupled_chain")
@@ -43,7 +44,7 @@ class RunError(InputError):
     """Why a run could not be made."""
 
 
-class Run:
+class Run(KeptRun):
     """One training of the system `name` from `seed`.
 
     Args:
@@ -67,16 +68,11 @@ class Run:
         (data,) = read_lines(os.path.join(self.data, "fingerprint"))
         return hashlib.sha256(json.dumps([self.options, ALWAYS, SEARCH, data]).encode()).hexdigest()[:16]
 
-    def is_done(self) -> bool:
-        if not os.path.exists(self.result):
-            return False
-        return read_json(self.result, "fingerprint")["fingerprint"] == self.fingerprint
-
     def make(self) -> None:
         """All of it, where it is not there."""
         if self.is_done():
             return
-        self._start_anew_where_options_changed()
+        self.start_anew_where_options_changed()
         print(f"== {self.name}, seed {self.seed}: training, log in {self.folder}/train.log", flush=True)
         self._train()
         content = self._about()
@@ -96,14 +92,6 @@ class Run:
 
     def _checkpoint_of(self, epoch: int) -> str:
         return os.path.join(self.folder, f"checkpoint{epoch}.pt")
-
-    def _start_anew_where_options_changed(self) -> None:
-        mark = os.path.join(self.folder, "fingerprint")
-        if os.path.exists(self.folder):
-            if os.path.exists(mark) and read_lines(mark) == [self.fingerprint]:
-                return
-            shutil.rmtree(self.folder)
-        write_lines(mark, [self.fingerprint])
 
     def _train(self) -> None:
         if os.path.exists(os.path.join(self.folder, "trained")):

@@ -11,23 +11,23 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from typing import Dict, List, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
-sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis")]
+sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis"), os.path.join(SCRIPTS, "experiments")]
 import results  # noqa: E402
-from files import InputError, beside, command, read_json, read_lines, write_json, write_lines  # noqa: E402
+from files import InputError, beside, command, read_lines, write_json, write_lines  # noqa: E402
+from kept_run import KeptRun  # noqa: E402
 from systems import WITH_TREES, data_of, teacher, train_options  # noqa: E402
 
 USER_DIR = os.path.join(SCRIPTS, "..", "fairseq_structattn")
 METRICS = {"parser": "uas", "pairs": "accuracy", "published": "accuracy", "translation": "bleu"}
 
 
-class Run:
+class Run(KeptRun):
     """One training of the system `name` from `seed`.
 
     Args:
@@ -66,30 +66,17 @@ class Run:
     def checkpoint(self) -> str:
         return os.path.join(self.folder, "checkpoint_best.pt")
 
-    def is_done(self) -> bool:
-        if not os.path.exists(self.result):
-            return False
-        return read_json(self.result, "fingerprint")["fingerprint"] == self.fingerprint
-
     def make(self, needs_checkpoint: bool = False) -> None:
         """All of it, where it is not there; also the training of one that is known already, if others need it."""
         if self.is_done() and not (needs_checkpoint and not os.path.exists(self.checkpoint)):
             return
-        self._start_anew_where_options_changed()
+        self.start_anew_where_options_changed()
         print(f"== {self.name}, seed {self.seed}: training, log in {self.folder}/train.log", flush=True)
         self._train()
         if self.is_done():
             return
         content = {**self._about(), "test": getattr(self, f"_test_{self.kind}")()}
         write_json(self.result, content)
-
-    def _start_anew_where_options_changed(self) -> None:
-        mark = os.path.join(self.folder, "fingerprint")
-        if os.path.exists(self.folder):
-            if os.path.exists(mark) and read_lines(mark) == [self.fingerprint]:
-                return
-            shutil.rmtree(self.folder)
-        write_lines(mark, [self.fingerprint])
 
     def _train(self) -> None:
         if os.path.exists(os.path.join(self.folder, "trained")):
