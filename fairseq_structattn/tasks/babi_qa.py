@@ -7,9 +7,10 @@ from typing import Optional
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II
 
+from fairseq_structattn.tasks.one_dictionary import OneDictionaryTask
 from fairseq_structattn.tasks.stories import StoryDataset, read_questions
 
 DICTIONARY = "dict.txt"
@@ -28,7 +29,7 @@ class BabiOptions(FairseqDataclass):
 
 
 @register_task("structattn_babi", dataclass=BabiOptions)
-class BabiTask(FairseqTask):
+class BabiTask(OneDictionaryTask):
     """Question answering over the facts of a story; words and answers are symbols of one dictionary.
 
     Args:
@@ -76,14 +77,6 @@ class BabiTask(FairseqTask):
 
     def max_positions(self):
         return None
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        return self.dictionary
 
 
 def _folder(cfg: BabiOptions) -> str:

@@ -8,9 +8,10 @@ from typing import Optional
 from fairseq.data import Dictionary, LanguagePairDataset, StripTokenDataset, data_utils
 from fairseq.data.indexed_dataset import get_available_dataset_impl
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
+from fairseq_structattn.tasks.one_dictionary import OneDictionaryTask
 from fairseq_structattn.tasks.source_heads import SourceHeads, WithSourceHeads
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class ParsingOptions(FairseqDataclass):
 
 
 @register_task("structattn_parsing", dataclass=ParsingOptions)
-class ParsingTask(FairseqTask):
+class ParsingTask(OneDictionaryTask):
     """Sentences and the heads of their words.
 
     The folder holds, for each split, sentences as ``fairseq-preprocess --only-source --source-lang words`` makes them,
@@ -74,13 +75,3 @@ class ParsingTask(FairseqTask):
     def max_positions(self) -> int:
         """Longest sentence, in words."""
         return self.cfg.max_positions
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """Of the words."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """Of the words, whose padding symbol fairseq's criterions ask for."""
-        return self.dictionary

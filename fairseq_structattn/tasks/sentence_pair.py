@@ -9,9 +9,10 @@ import numpy as np
 from fairseq.data import Dictionary, StripTokenDataset, data_utils
 from fairseq.data.indexed_dataset import get_available_dataset_impl
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.tasks import FairseqTask, register_task
+from fairseq.tasks import register_task
 from omegaconf import II, MISSING
 
+from fairseq_structattn.tasks.one_dictionary import OneDictionaryTask
 from fairseq_structattn.tasks.sentence_pairs import SIDES, Labels, SentencePairs
 from fairseq_structattn.tasks.source_heads import SourceHeads
 
@@ -35,7 +36,7 @@ class SentencePairOptions(FairseqDataclass):
 
 
 @register_task("structattn_sentence_pair", dataclass=SentencePairOptions)
-class SentencePairTask(FairseqTask):
+class SentencePairTask(OneDictionaryTask):
     """Classifies pairs of sentences.
 
     The folder holds, for each split, premises and hypotheses as ``fairseq-preprocess --source-lang premise
@@ -132,16 +133,6 @@ class SentencePairTask(FairseqTask):
     def max_positions(self):
         """Longest premise and hypothesis."""
         return self.cfg.max_positions, self.cfg.max_positions
-
-    @property
-    def source_dictionary(self) -> Dictionary:
-        """Of the words of both sentences."""
-        return self.dictionary
-
-    @property
-    def target_dictionary(self) -> Dictionary:
-        """Of the words, whose padding symbol fairseq's criterions ask for."""
-        return self.dictionary
 
 
 def _dictionary(folder: str, name: str) -> Dictionary:
