@@ -16,7 +16,7 @@ from typing import Iterator, List, Optional, Tuple
 
 import torch
 
-from . import compiled, triton_kernels
+from .kernels import numba_compile, triton_launch
 
 BACKENDS = ("auto", "cuda", "cpu", "reference")
 ENVIRONMENT_VARIABLE = "STRUCTATTN_BACKEND"
@@ -58,17 +58,17 @@ def compiled_for(device: torch.device) -> Optional[str]:
         return None
     if backend == "auto":
         return device.type if _is_usable(device) else None
-    if backend == "cpu" and not compiled.available():
+    if backend == "cpu" and not numba_compile.available():
         raise ImportError("backend 'cpu' needs numba: pip install numba, or choose 'auto' or 'reference'")
     if backend == "cuda":
-        if not triton_kernels.available():
+        if not triton_launch.available():
             raise ImportError("backend 'cuda' needs triton: pip install triton, or choose 'auto' or 'reference'")
-        if device.type == "cuda" and triton_kernels.obstacle(device) is not None:
+        if device.type == "cuda" and triton_launch.obstacle(device) is not None:
             raise RuntimeError(
-                f"backend 'cuda' cannot run its kernels: {triton_kernels.obstacle(device)}; or choose 'auto' or "
+                f"backend 'cuda' cannot run its kernels: {triton_launch.obstacle(device)}; or choose 'auto' or "
                 "'reference'"
             )
-    interpreted = backend == "cuda" and device.type == "cpu" and triton_kernels.interpreted()
+    interpreted = backend == "cuda" and device.type == "cpu" and triton_launch.interpreted()
     if device.type != backend and not interpreted:
         way_out = " (or set TRITON_INTERPRET=1 before Triton is imported)" if backend == "cuda" else ""
         raise ValueError(
@@ -85,10 +85,10 @@ for function in (current_backend, compiled_for):
 
 def _is_usable(device: torch.device) -> bool:
     if device.type == "cpu":
-        return compiled.available()
+        return numba_compile.available()
     if device.type != "cuda":
         return False
-    obstacle = triton_kernels.obstacle(device)
+    obstacle = triton_launch.obstacle(device)
     if obstacle is not None:
         _warn(obstacle)
     return obstacle is None

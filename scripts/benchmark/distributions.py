@@ -25,7 +25,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor
 
-from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree, triton_kernels, use_backend
+from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree, use_backend
+from fairseq_structattn.distributions.kernels import triton_launch
 from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradients
 from fairseq_structattn.distributions.projective_tree.signed_log import marginals as paper_trees
 
@@ -132,7 +133,7 @@ def ours(function: Callable[..., Tensor], *inputs: Tensor, upstream: Tensor) -> 
 
 def compiled_backend(device: torch.device) -> str:
     """``cuda`` on a GPU, and in Triton's interpreter, where there is none."""
-    return "cuda" if device.type == "cuda" or triton_kernels.interpreted() else "cpu"
+    return "cuda" if device.type == "cuda" or triton_launch.interpreted() else "cpu"
 
 
 def load(name: str):

@@ -8,7 +8,8 @@ from enumeration_states import EnumeratedStates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_structattn.distributions import LinearChain, compiled, use_backend
+from fairseq_structattn.distributions import LinearChain, use_backend
+from fairseq_structattn.distributions.kernels import numba_compile
 from fairseq_structattn.distributions.linear_chain import reference
 from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradients
 from fairseq_structattn.distributions.semirings import MaxSemiring
@@ -19,7 +20,7 @@ STATES = 3
 
 @pytest.fixture(params=("cpu", "reference"))
 def backend(request):
-    if request.param == "cpu" and not compiled.available():
+    if request.param == "cpu" and not numba_compile.available():
         pytest.skip("needs numba")
     with use_backend(request.param):
         yield request.param

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_structattn.distributions import backend, compiled, triton_kernels, use_backend
+from fairseq_structattn.distributions import backend, use_backend
 from fairseq_structattn.distributions.backend import compiled_for, current_backend
+from fairseq_structattn.distributions.kernels import numba_compile, triton_launch
 
 numba = pytest.importorskip("numba")
 
@@ -27,18 +28,18 @@ def threads(request):
     torch.set_num_threads(before)
 
 
-@compiled.kernel
+@numba_compile.kernel
 def count(first, stride, items):
     for item in range(first, len(items), stride):
         items[item] += 1
 
 
-@compiled.subroutine
+@numba_compile.subroutine
 def one_more(number):
     return number + 1
 
 
-@compiled.kernel
+@numba_compile.kernel
 def count_by_subroutine(first, stride, items):
     for item in range(first, len(items), stride):
         items[item] = one_more(items[item])
@@ -49,7 +50,7 @@ def test_subroutines_are_for_kernels_and_refuse_calls_from_python():
         with pytest.raises(TypeError, match="one_more is compiled as a part of kernels only"):
             one_more(1.0)
         items = np.zeros(3)
-        compiled.over_batch(count_by_subroutine, 3, items)
+        numba_compile.over_batch(count_by_subroutine, 3, items)
         assert (items == 1).all()
     assert one_more.py_func(1.0) == 2.0
 
@@ -57,7 +58,7 @@ def test_subroutines_are_for_kernels_and_refuse_calls_from_python():
 @pytest.mark.parametrize("batch", (0, 1, 2, 3, 10))
 def test_each_item_is_treated_once(threads, batch):
     items = np.zeros(batch)
-    compiled.over_batch(count, batch, items)
+    numba_compile.over_batch(count, batch, items)
     assert (items == 1).all()
 
 
@@ -66,7 +67,7 @@ def test_several_threads_may_call_at_once(threads):
 
     def call(items):
         for _ in range(100):
-            compiled.over_batch(count, len(items), items)
+            numba_compile.over_batch(count, len(items), items)
 
     callers = [threading.Thread(target=call, args=(items,)) for items in batches]
     for caller in callers:
@@ -82,18 +83,18 @@ def test_an_error_in_any_thread_arrives(threads):
             raise RuntimeError("in the last thread")
 
     with pytest.raises(RuntimeError, match="in the last thread"):
-        compiled.over_batch(broken, 10)
+        numba_compile.over_batch(broken, 10)
 
 
 def test_threads_that_outlive_the_main_one_compute():
     program = (
         "import threading, time, torch\n"
-        "from fairseq_structattn.distributions import compiled\n"
+        "from fairseq_structattn.distributions.kernels import numba_compile\n"
         "torch.set_num_threads(3)\n"
         "def work():\n"
         "    threading.main_thread().join()\n"
         "    items = []\n"
-        "    compiled.over_batch(lambda first, stride: items.extend(range(first, 20, stride)), 20)\n"
+        "    numba_compile.over_batch(lambda first, stride: items.extend(range(first, 20, stride)), 20)\n"
         "    print(sorted(items) == list(range(20)), flush=True)\n"
         "threading.Thread(target=work).start()\n"
     )
@@ -105,28 +106,28 @@ def test_threads_that_outlive_the_main_one_compute():
 def test_a_forked_process_gets_its_own_threads():
     program = (
         "import os, sys, torch\n"
-        "from fairseq_structattn.distributions import compiled\n"
+        "from fairseq_structattn.distributions.kernels import numba_compile\n"
         "torch.set_num_threads(2)\n"
         "done = lambda first, stride: None\n"
-        "compiled.over_batch(done, 2)\n"
+        "numba_compile.over_batch(done, 2)\n"
         "child = os.fork()\n"
-        "compiled.over_batch(done, 2)\n"
+        "numba_compile.over_batch(done, 2)\n"
         "sys.exit(os.waitpid(child, 0)[1] if child else 0)\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=60)
 
 
 def test_functions_stay_plain_where_there_is_no_numba(monkeypatch):
-    assert compiled.kernel_if_available(lambda: None).py_func() is None
-    monkeypatch.setattr(compiled, "available", lambda: False)
-    assert compiled.kernel_if_available(len) is len
+    assert numba_compile.kernel_if_available(lambda: None).py_func() is None
+    monkeypatch.setattr(numba_compile, "available", lambda: False)
+    assert numba_compile.kernel_if_available(len) is len
 
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_backend_decides_by_device(monkeypatch):
-    monkeypatch.setattr(triton_kernels, "available", lambda: True)
+    monkeypatch.setattr(triton_launch, "available", lambda: True)
     assert compiled_for(CPU) == "cpu"
     assert compiled_for(GPU) == "cuda"
     assert compiled_for(torch.device("meta")) is None
@@ -139,15 +140,15 @@ def test_backend_decides_by_device(monkeypatch):
 
 
 def test_backend_cuda_computes_on_the_cpu_only_under_the_interpreter(monkeypatch):
-    monkeypatch.setattr(triton_kernels, "available", lambda: True)
+    monkeypatch.setattr(triton_launch, "available", lambda: True)
     with use_backend("cuda"):
         assert compiled_for(GPU) == "cuda"
-        monkeypatch.setattr(triton_kernels, "interpreted", lambda: True)
+        monkeypatch.setattr(triton_launch, "interpreted", lambda: True)
         assert compiled_for(CPU) == "cuda"
-        monkeypatch.setattr(triton_kernels, "interpreted", lambda: False)
+        monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
         with pytest.raises(ValueError, match="'cuda' cannot compute on cpu; .*TRITON_INTERPRET=1.*'reference'"):
             compiled_for(CPU)
-    monkeypatch.setattr(triton_kernels, "interpreted", lambda: True)
+    monkeypatch.setattr(triton_launch, "interpreted", lambda: True)
     assert compiled_for(CPU) == "cpu"
 
 
@@ -208,16 +209,16 @@ def fresh_obstacles(monkeypatch):
     """What is known about GPUs is forgotten before and after, and there is Triton, not interpreting."""
     pytest.importorskip("triton")
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(triton_kernels, "interpreted", lambda: False)
-    triton_kernels.obstacle.cache_clear()
+    monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
+    triton_launch.obstacle.cache_clear()
     backend._warn.cache_clear()
     yield
-    triton_kernels.obstacle.cache_clear()
+    triton_launch.obstacle.cache_clear()
 
 
 OBSTACLES = {
     "Triton 2.1.0 is too old for them: pip install 'triton>=3.0'": lambda patch: patch(
-        triton_kernels, "_triton", lambda: types.SimpleNamespace(__version__="2.1.0")
+        triton_launch, "_triton", lambda: types.SimpleNamespace(__version__="2.1.0")
     ),
     "finds none: install gcc or clang, or set CC": lambda patch: patch(shutil, "which", lambda name: None),
     "compute capability 6.1, and they need 7.0": lambda patch: (
@@ -225,7 +226,7 @@ OBSTACLES = {
         patch(torch.cuda, "get_device_capability", lambda device: (6, 1)),
     ),
     "PyTorch for ROCm": lambda patch: patch(torch.version, "hip", "6.2"),
-    "Triton is not installed: pip install triton": lambda patch: patch(triton_kernels, "available", lambda: False),
+    "Triton is not installed: pip install triton": lambda patch: patch(triton_launch, "available", lambda: False),
 }
 
 
@@ -244,7 +245,7 @@ def test_auto_takes_plain_pytorch_after_one_warning_where_kernels_cannot_run(
 
 @pytest.mark.parametrize("version", ("3.0.0", "3.7.1+git1a2b", "10.0"))
 def test_kernels_run_with_newer_releases_of_triton(fresh_obstacles, monkeypatch, version):
-    monkeypatch.setattr(triton_kernels, "_triton", lambda: types.SimpleNamespace(__version__=version))
+    monkeypatch.setattr(triton_launch, "_triton", lambda: types.SimpleNamespace(__version__=version))
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/" + name)
     if not torch.cuda.is_available():
         assert compiled_for(GPU) == "cuda"
@@ -255,9 +256,9 @@ def test_interpreted_is_what_was_set_when_triton_was_imported(value):
     pytest.importorskip("triton")
     program = (
         "import os, triton\n"
-        "from fairseq_structattn.distributions import triton_kernels\n"
+        "from fairseq_structattn.distributions.kernels import triton_launch\n"
         "os.environ['TRITON_INTERPRET'] = '1'\n"
-        "print(triton_kernels.interpreted())\n"
+        "print(triton_launch.interpreted())\n"
     )
     command, environment = [sys.executable, "-c", program], dict(os.environ, TRITON_INTERPRET=value)
     printed = subprocess.run(command, env=environment, check=True, timeout=60, stdout=subprocess.PIPE).stdout
@@ -265,20 +266,20 @@ def test_interpreted_is_what_was_set_when_triton_was_imported(value):
 
 
 def test_next_power_of_two():
-    assert [triton_kernels.next_power_of_two(number) for number in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
+    assert [triton_launch.next_power_of_two(number) for number in (0, 1, 2, 3, 64, 65)] == [1, 1, 2, 4, 64, 128]
 
 
 def test_plain_pytorch_serves_without_triton(monkeypatch):
-    monkeypatch.setattr(triton_kernels, "available", lambda: False)
-    triton_kernels.obstacle.cache_clear()
+    monkeypatch.setattr(triton_launch, "available", lambda: False)
+    triton_launch.obstacle.cache_clear()
     assert compiled_for(GPU) is None
-    triton_kernels.obstacle.cache_clear()
+    triton_launch.obstacle.cache_clear()
     with use_backend("cuda"), pytest.raises(ImportError, match="pip install triton"):
         compiled_for(GPU)
 
 
 def test_plain_pytorch_serves_without_numba(monkeypatch):
-    monkeypatch.setattr(compiled, "available", lambda: False)
+    monkeypatch.setattr(numba_compile, "available", lambda: False)
     assert compiled_for(CPU) is None
     with use_backend("cpu"), pytest.raises(ImportError, match="pip install numba"):
         compiled_for(CPU)

@@ -7,15 +7,14 @@ from contract import CASES, INF, POSITIONS, Exact
 from fairseq_structattn.distributions import (
     ProjectiveTree,
     SpanningTree,
-    compiled,
     finite_masks,
-    triton_kernels,
     use_backend,
 )
+from fairseq_structattn.distributions.kernels import numba_compile, triton_launch
 
 ITEMS = 3
 MASKS = (1e4, 1e9, 1e18, torch.finfo(torch.float32).max)
-needs_numba = pytest.mark.skipif(not compiled.available(), reason="needs numba")
+needs_numba = pytest.mark.skipif(not numba_compile.available(), reason="needs numba")
 
 
 def pytest_generate_tests(metafunc):
@@ -50,7 +49,7 @@ def _backends(case):
 @pytest.fixture
 def backend(request, monkeypatch):
     if request.param == "without-numba":
-        monkeypatch.setattr(compiled, "available", lambda: False)
+        monkeypatch.setattr(numba_compile, "available", lambda: False)
         yield request.param
         return
     with use_backend(request.param):
@@ -388,7 +387,7 @@ def test_potentials_changed_before_anything_is_computed(case, backend):
 # Kernels for GPUs, in Triton's interpreter: slow, so that only little is asked of them
 
 interpreted = pytest.mark.skipif(
-    not (triton_kernels.available() and triton_kernels.interpreted()), reason="needs Triton's interpreter"
+    not (triton_launch.available() and triton_launch.interpreted()), reason="needs Triton's interpreter"
 )
 
 

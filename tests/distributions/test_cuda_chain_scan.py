@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_structattn.distributions import LinearChain, triton_kernels, use_backend
+from fairseq_structattn.distributions import LinearChain, use_backend
+from fairseq_structattn.distributions.kernels import triton_launch
 from fairseq_structattn.distributions.linear_chain import log_odds, reference
 
 pytest.importorskip("triton")
 
 from fairseq_structattn.distributions.linear_chain import cuda, triton_lanes, triton_scan  # noqa: E402
 
-if triton_kernels.interpreted():
+if triton_launch.interpreted():
     from triton.runtime.interpreter import InterpretedFunction, ScanOps
 
     one_by_one, patch_and_call = ScanOps.generic_scan, InterpretedFunction.__call__
@@ -32,7 +33,7 @@ def scans_on_the_device(monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr(cuda, "FEW_CHAINS", 10**6)
     monkeypatch.setattr(cuda, "SHORT", 0)
-    if triton_kernels.interpreted():
+    if triton_launch.interpreted():
         # Tiles that even short chains need several of.
         monkeypatch.setattr(triton_scan, "TILES", ((4, 1), (16, 1)))
         monkeypatch.setattr(ScanOps, "generic_scan", scan_by_doubling)
@@ -116,7 +117,7 @@ def test_the_error_in_float32_does_not_grow_with_the_scores(n, scale):
     check(random_problem(n, scale > 1, scale=scale, dtype=torch.float32), tolerance=5e-6)
 
 
-@pytest.mark.skipif(not triton_kernels.interpreted(), reason="a GPU has one order")
+@pytest.mark.skipif(not triton_launch.interpreted(), reason="a GPU has one order")
 def test_any_order_of_combining_and_any_tile_give_the_same(monkeypatch):
     problem = random_problem(4, True)
     upstream = random_upstream(problem[0])

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from fairseq_structattn.distributions import ProjectiveTree, triton_kernels, use_backend
+from fairseq_structattn.distributions import ProjectiveTree, use_backend
+from fairseq_structattn.distributions.kernels import triton_launch
 from fairseq_structattn.distributions.projective_tree import reference
 
 INF, NAN = float("inf"), float("nan")
@@ -12,7 +13,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 pytestmark = [
     pytest.mark.skipif(
-        not triton_kernels.available() or (DEVICE == "cpu" and not triton_kernels.interpreted()), reason="needs Triton"
+        not triton_launch.available() or (DEVICE == "cpu" and not triton_launch.interpreted()), reason="needs Triton"
     ),
     # numpy, in the interpreter, has something to say about −∞.
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),

@@ -4,14 +4,15 @@ import pytest
 import torch
 from enumeration_spanning import EnumeratedTrees
 
-from fairseq_structattn.distributions import SpanningTree, triton_kernels, use_backend
+from fairseq_structattn.distributions import SpanningTree, use_backend
+from fairseq_structattn.distributions.kernels import triton_launch
 
 INF, NAN = float("inf"), float("nan")
 ROOTS = ("multi", "single")
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
 
-pytestmark = pytest.mark.skipif(not (HAS_GPU or triton_kernels.interpreted()), reason="needs triton")
+pytestmark = pytest.mark.skipif(not (HAS_GPU or triton_launch.interpreted()), reason="needs triton")
 on_gpu = (pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device"))
 LARGE = [pytest.param(n, marks=on_gpu) for n in (31, 64, 65, 128)]
 

@@ -13,9 +13,9 @@ from fairseq_structattn.distributions import (
     LinearChain,
     ProjectiveTree,
     SpanningTree,
-    compiled,
     use_backend,
 )
+from fairseq_structattn.distributions.kernels import numba_compile
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BACKENDS = ("auto", "reference", "plain", "cuda")
@@ -30,7 +30,7 @@ def backend(request, monkeypatch, case):
     if request.param not in case.backends:
         pytest.skip("the same code as auto")
     if request.param == "plain":
-        monkeypatch.setattr(compiled, "available", lambda: False)
+        monkeypatch.setattr(numba_compile, "available", lambda: False)
     with use_backend("auto" if request.param == "plain" else request.param):
         yield request.param
 

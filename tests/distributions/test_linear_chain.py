@@ -4,7 +4,8 @@ from enumeration import EnumeratedChain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_structattn.distributions import LinearChain, compiled, use_backend
+from fairseq_structattn.distributions import LinearChain, use_backend
+from fairseq_structattn.distributions.kernels import numba_compile
 from fairseq_structattn.distributions.linear_chain import log_odds, reference
 
 INF = float("inf")
@@ -20,10 +21,10 @@ def backend(request, monkeypatch):
 
 def use_implementation(name, monkeypatch):
     """Compiled ("cpu"), what runs where numba is missing ("torch"), or the specification ("reference")."""
-    if name == "cpu" and not compiled.available():
+    if name == "cpu" and not numba_compile.available():
         pytest.skip("needs numba")
     if name == "torch":
-        monkeypatch.setattr(compiled, "available", lambda: False)
+        monkeypatch.setattr(numba_compile, "available", lambda: False)
     return use_backend("auto" if name == "torch" else name)
 
 
@@ -551,9 +552,9 @@ def test_a_chain_out_of_range_leaves_every_bit_of_its_neighbours():
 
 
 def test_each_implementation_runs_where_it_should(monkeypatch):
-    cpu_log_odds = pytest.importorskip("fairseq_structattn.distributions.linear_chain.cpu_log_odds")
+    cpu_binary = pytest.importorskip("fairseq_structattn.distributions.linear_chain.cpu_binary")
     calls = []
-    for module in (cpu_log_odds, log_odds, reference):
+    for module in (cpu_binary, log_odds, reference):
         original, name = module.expectations, module.__name__.rsplit(".", 1)[1]
         monkeypatch.setattr(
             module, "expectations", lambda *args, name=name, run=original: calls.append(name) or run(*args)
@@ -562,9 +563,9 @@ def test_each_implementation_runs_where_it_should(monkeypatch):
     assert LinearChain(unary, pairwise).marginals.shape == (2, 3)
     with use_backend("reference"):
         assert LinearChain(unary, pairwise).marginals.shape == (2, 3)
-    monkeypatch.setattr(compiled, "available", lambda: False)
+    monkeypatch.setattr(numba_compile, "available", lambda: False)
     assert LinearChain(unary, pairwise).marginals.shape == (2, 3)
-    assert calls == ["cpu_log_odds", "reference", "log_odds"]
+    assert calls == ["cpu_binary", "reference", "log_odds"]
 
 
 @pytest.mark.parametrize("backend", FAST, indirect=True)

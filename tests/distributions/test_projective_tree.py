@@ -7,7 +7,8 @@ from enumeration_projective import EnumeratedTrees, all_trees, is_projective_tre
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_structattn.distributions import ProjectiveTree, compiled, use_backend
+from fairseq_structattn.distributions import ProjectiveTree, use_backend
+from fairseq_structattn.distributions.kernels import numba_compile
 from fairseq_structattn.distributions.projective_tree import reference, signed_log
 
 INF, NAN = float("inf"), float("nan")
@@ -15,7 +16,7 @@ ROOTS = ("multi", "single")
 MULTI_COUNTS = (1, 1, 3, 12, 55, 273, 1428, 7752)
 SINGLE_COUNTS = (0, 1, 2, 7, 30, 143, 728, 3876)
 
-needs_numba = pytest.mark.skipif(not compiled.available(), reason="needs numba")
+needs_numba = pytest.mark.skipif(not numba_compile.available(), reason="needs numba")
 
 
 @pytest.fixture(params=("reference", pytest.param("cpu", marks=needs_numba)))

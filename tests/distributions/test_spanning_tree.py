@@ -9,14 +9,15 @@ from enumeration_spanning import EnumeratedTrees, all_trees, arcs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_structattn.distributions import SpanningTree, compiled, spanning_tree, use_backend
-from fairseq_structattn.distributions.spanning_tree import reference, sampling
+from fairseq_structattn.distributions import SpanningTree, spanning_tree, use_backend
+from fairseq_structattn.distributions.kernels import numba_compile
+from fairseq_structattn.distributions.spanning_tree import reference, wilson
 
 INF = float("inf")
 ROOTS = ("multi", "single")
 QUANTITIES = ("log_partition", "marginals", "argmax", "entropy")
 
-needs_numba = pytest.mark.skipif(not compiled.available(), reason="needs numba")
+needs_numba = pytest.mark.skipif(not numba_compile.available(), reason="needs numba")
 
 
 @pytest.fixture(params=("reference", pytest.param("cpu", marks=needs_numba)))
@@ -478,7 +479,7 @@ def test_single_and_multi_root_objects_side_by_side(backend):
 
 @needs_numba
 def test_kernels_are_compiled_once_whatever_the_layout_and_dtype():
-    from fairseq_structattn.distributions.spanning_tree import linear_space, log_space
+    from fairseq_structattn.distributions.spanning_tree import cpu_elimination, cpu_log_elimination
 
     for scores in (
         torch.randn(5, 4, 3),
@@ -490,7 +491,7 @@ def test_kernels_are_compiled_once_whatever_the_layout_and_dtype():
             for lengths in (None, torch.tensor([3]).expand(len(scores))):
                 tree = SpanningTree(leaf, lengths)
                 tree.marginals.backward(torch.randn(scores.shape[::-1]).permute(2, 1, 0).to(scores))
-    for module in (linear_space, log_space):
+    for module in (cpu_elimination, cpu_log_elimination):
         assert len(module.expectations.signatures) == len(module.gradient.signatures) == 1
 
 
@@ -607,7 +608,7 @@ def frequencies_agree(frequency, p, draws):
 
 @pytest.mark.parametrize("patience", PATIENCE)
 def test_samples_have_the_probabilities_of_trees(backend, roots, patience, monkeypatch):
-    monkeypatch.setattr(sampling, "PATIENCE", patience)
+    monkeypatch.setattr(wilson, "PATIENCE", patience)
     scores = random_scores(3, 3, 1.5)
     scores.data[1, 0, 1] = scores.data[1, 3, 0] = -INF
     tree, draws = SpanningTree(scores, roots=roots), 20000
@@ -623,7 +624,7 @@ def test_samples_have_the_probabilities_of_trees(backend, roots, patience, monke
 @pytest.mark.parametrize("scale", (100.0, 1000.0))
 @pytest.mark.parametrize("patience", PATIENCE[1:])
 def test_samples_have_the_marginals_at_any_size_of_scores(roots, patience, scale, monkeypatch):
-    monkeypatch.setattr(sampling, "PATIENCE", patience)
+    monkeypatch.setattr(wilson, "PATIENCE", patience)
     tree, draws = SpanningTree(random_scores(4, 5, scale), torch.tensor([5, 1, 2, 4]), roots), 1000
     samples = tree.sample((draws,))
     assert torch.isfinite(tree.log_prob(samples)).all()
@@ -660,18 +661,18 @@ def test_argmax_and_samples_are_the_same_without_numba(roots, patience, monkeypa
     def draw():
         torch.manual_seed(1)
         tree = SpanningTree(5 * torch.randn(3, 6, 5).double(), torch.tensor([5, 0, 4]), roots)
-        monkeypatch.setattr(importlib.import_module(sampling.__name__), "PATIENCE", patience)
+        monkeypatch.setattr(importlib.import_module(wilson.__name__), "PATIENCE", patience)
         return tree.argmax, tree.sample((10,))
 
     expected = draw()
-    monkeypatch.setattr(compiled, "available", lambda: False)
-    for name in ("maximum", "sampling"):
+    monkeypatch.setattr(numba_compile, "available", lambda: False)
+    for name in ("chu_liu_edmonds", "wilson"):
         monkeypatch.delitem(sys.modules, f"{spanning_tree.__name__}.{name}", raising=False)
         monkeypatch.delattr(spanning_tree, name, raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         plain = draw()
-    assert spanning_tree.sampling is not sampling
+    assert spanning_tree.wilson is not wilson
     for actual, target in zip(plain, expected):
         close(actual, target)
 
@@ -684,4 +685,4 @@ def test_the_fast_path_runs_by_default_and_not_under_reference(monkeypatch):
         assert SpanningTree(torch.zeros(2, 3, 2)).marginals.shape == (2, 3, 2)
         assert calls == [1]
     assert SpanningTree(torch.zeros(2, 3, 2)).marginals.shape == (2, 3, 2)
-    assert calls == ([1] if compiled.available() else [1, 1])
+    assert calls == ([1] if numba_compile.available() else [1, 1])

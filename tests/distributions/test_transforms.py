@@ -12,10 +12,10 @@ from fairseq_structattn.distributions import (
     LinearChain,
     ProjectiveTree,
     SpanningTree,
-    compiled,
     operations,
     use_backend,
 )
+from fairseq_structattn.distributions.kernels import numba_compile
 
 LENGTHS = torch.tensor([3, 2])
 
@@ -50,7 +50,7 @@ def case(request):
 def backend(request, monkeypatch):
     """The backend in force; ``plain`` is ``auto`` on a machine without numba."""
     if request.param == "plain":
-        monkeypatch.setattr(compiled, "available", lambda: False)
+        monkeypatch.setattr(numba_compile, "available", lambda: False)
     with use_backend("auto" if request.param == "plain" else request.param):
         yield request.param
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers_scripts import load_script
 
-from fairseq_structattn.distributions import compiled
+from fairseq_structattn.distributions.kernels import numba_compile
 
 pytest.importorskip("numba")
 
@@ -19,8 +19,8 @@ def test_each_first_use_is_a_row(tmp_path, monkeypatch, capsys):
     def part(item):
         return item + 1
 
-    part = compiled.subroutine(part)
-    kernel = compiled.kernel(lambda first, stride, items: part(items[0]))
+    part = numba_compile.subroutine(part)
+    kernel = numba_compile.kernel(lambda first, stride, items: part(items[0]))
     uses = {"first": lambda: kernel(0, 1, np.ones(1)), "again": lambda: kernel(0, 1, np.ones(1))}
     monkeypatch.setattr(first_use, "first_uses", lambda: uses)
     monkeypatch.setenv("STRUCTATTN_CACHE", str(tmp_path / "of_the_user"))

@@ -1,4 +1,4 @@
-"""The recursion of :mod:`.log_odds` on odds, for blocks of chains of :mod:`.cpu_log_odds` whose scores allow it.
+"""The recursion of :mod:`.log_odds` on odds, for blocks of chains of :mod:`.cpu_binary` whose scores allow it.
 
 With F = eᶠ, C = eᶜ, E = eʰ and K = eᴶ the messages are F_{i+1} = E_{i+1} · (1 + F_i K_i) / (1 + F_i), and likewise C
 from the right. All numbers are positive and nothing is subtracted, so that results are right to a few units in the last
@@ -8,9 +8,9 @@ price is a limited range: fields of 200 and couplings of 75 nats.
 
 import numpy as np
 
-from ..compiled import inlined, subroutine
+from ..kernels.numba_compile import inlined, subroutine
+from ..kernels.numba_math import EXPONENT_OF_ONE, FRACTION_BITS, LN2, copy, exp, log
 from ..semirings import NEGATIVE_INFINITY
-from ..vector_math import EXPONENT_OF_ONE, FRACTION_BITS, LN2, copy, exp, log
 
 # Chains side by side. LLVM vectorises loops over so many, not over a number that it has to be told.
 WIDTH = 32

@@ -22,8 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..kernels.triton_launch import on_device_of
 from ..operations import Operation
-from ..triton_kernels import on_device_of
 from . import reference
 from .tables import edge_tables, without_padding
 

@@ -27,9 +27,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..kernels.triton_launch import on_device_of
+from ..kernels.triton_scaled import add_product, normalised, power_of_two, scaled_exp, scaled_log
 from ..operations import Operation
-from ..triton_kernels import on_device_of
-from ..triton_scaled import add_product, normalised, power_of_two, scaled_exp, scaled_log
 from . import reference
 from .tables import edge_tables, without_padding
 

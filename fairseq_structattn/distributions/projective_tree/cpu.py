@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled import kernel, over_batch, subroutine
+from ..kernels.numba_compile import kernel, over_batch, subroutine
+from ..kernels.numba_math import exp
+from ..kernels.numba_simd import empty_lanes
 from ..operations import Operation, without_gradient
 from ..semirings import NEGATIVE_INFINITY
-from ..simd import empty_lanes
 from ..trees import NO_HEAD
-from ..vector_math import exp
 from . import reference
-from .inside_outside import (
+from .cpu_inside_outside import (
     BOTH,
     CHARTS,
     LEFT,

@@ -18,10 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..kernels.triton_launch import on_device_of
+from ..kernels.triton_scaled import scaled_log
 from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
-from ..triton_kernels import on_device_of
-from ..triton_scaled import scaled_log
 from . import reference
 from .triton_inside_outside import (
     CHARTS,

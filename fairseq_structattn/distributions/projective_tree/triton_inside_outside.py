@@ -1,7 +1,7 @@
 """The recursions of projective trees for Triton kernels: one width at a time, for the spans that begin at ``starts``.
 
-They are those of :mod:`.inside_outside`. Of what a span is made of, all is shorter than itself, and its outside is made
-of those of longer ones, but for the arc from end to end: that term is added in registers.
+They are those of :mod:`.cpu_inside_outside`. Of what a span is made of, all is shorter than itself, and its outside is
+made of those of longer ones, but for the arc from end to end: that term is added in registers.
 
 **Charts.** A chart has rows of n + 1, n, n − 1 … spans, one row for each width from 0 to n. The charts of a sentence
 follow each other in the order of their numbers, ``size`` apart. ``values`` and ``tangents`` have all of them, ``units``
@@ -12,7 +12,7 @@ derivatives of their logarithms.
 import triton
 import triton.language as tl
 
-from ..triton_scaled import add_product, add_rows, normalised, power_of_two, scaled_exp
+from ..kernels.triton_scaled import add_product, add_rows, normalised, power_of_two, scaled_exp
 
 # OUTSIDE_BOTH + c is the outside of c.
 BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC = (tl.constexpr(chart) for chart in range(5))

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled import over_batch
+from ..kernels.numba_compile import over_batch
 from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
-from . import linear_space, log_space, reference
-from .elimination_order import reorder, root_child_last
+from . import cpu_elimination, cpu_log_elimination, reference
+from .root_order import reorder, root_child_last
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
@@ -38,16 +38,16 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
 
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and where there is none."""
-    from . import maximum
+    from . import chu_liu_edmonds
 
-    return maximum.argmax(scores, lengths, single_root)
+    return chu_liu_edmonds.argmax(scores, lengths, single_root)
 
 
 def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
     """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
-    from . import sampling
+    from . import wilson
 
-    return sampling.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+    return wilson.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
 
 
 class _Elimination(Operation):
@@ -70,11 +70,11 @@ class _Elimination(Operation):
         state = _arrays(tape, adjoint, pivots)
         results = _arrays(log_partition, marginals)
         problem = lengths.numpy(), single_root, weights.numpy()
-        over_batch(linear_space.expectations, len(weights), *problem, *state, *results, fits.numpy())
+        over_batch(cpu_elimination.expectations, len(weights), *problem, *state, *results, fits.numpy())
         # From here on, logarithms where the weights themselves do not do.
         weights[~fits] = log_weights[~fits]
         others = _items(~fits)
-        over_batch(log_space.expectations, len(others), others, *problem, *state, *results)
+        over_batch(cpu_log_elimination.expectations, len(others), others, *problem, *state, *results)
         marginals = marginals.clamp_(0, 1).to(scores.dtype)
         possible = log_partition != NEGATIVE_INFINITY
         log_partition = (log_partition + best.sum(-1)).to(scores.dtype)
@@ -88,7 +88,10 @@ class _Elimination(Operation):
         if grad_marginals is not None:
             problem = (lengths.numpy(), single_root) + _arrays(weights, tape, adjoint, pivots)
             direction = _arrays(grad_marginals.double().contiguous(), result)
-            for implementation, items in ((linear_space, _items(fits)), (log_space, _items(possible & ~fits))):
+            for implementation, items in (
+                (cpu_elimination, _items(fits)),
+                (cpu_log_elimination, _items(possible & ~fits)),
+            ):
                 over_batch(implementation.gradient, len(items), items, *problem, *direction)
         if grad_log_partition is not None:
             result += grad_log_partition[:, None, None] * marginals

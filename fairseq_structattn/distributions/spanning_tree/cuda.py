@@ -9,9 +9,9 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
+from ..kernels.triton_launch import on_device_of
 from ..operations import Operation
-from ..triton_kernels import on_device_of
-from . import reference, register_tile
+from . import reference, triton_elimination
 
 # Tiles of words, and the warps that share one: what they hold has to fit in registers. A tile of 128 would not.
 WARPS = {32: 4, 64: 8}
@@ -40,9 +40,9 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
 
 def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
     """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
-    from . import sampling
+    from . import wilson
 
-    return sampling.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+    return wilson.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
 
 
 class _Elimination(Operation):
@@ -60,8 +60,8 @@ class _Elimination(Operation):
         mantissas, exponents, adjoint, marginals = (torch.empty_like(scores) for _ in range(4))
         problem = scores, lengths, mantissas, exponents, scores.new_empty(batch, 2, n), turns
         log_partition = scores.new_empty(batch)
-        _run(register_tile.eliminate, single_root, *problem, log_partition)
-        _run(register_tile.distribute, single_root, *problem, log_partition, adjoint, marginals)
+        _run(triton_elimination.eliminate, single_root, *problem, log_partition)
+        _run(triton_elimination.distribute, single_root, *problem, log_partition, adjoint, marginals)
         return (log_partition, marginals, *problem[2:], adjoint)
 
     def gradient(self, inputs, outputs, upstream):
@@ -75,9 +75,9 @@ class _Elimination(Operation):
             return (torch.where(possible, on_log_partition, 0)[:, None, None] * marginals,)
         on_log_partition, on_marginals = on_log_partition.contiguous(), on_marginals.contiguous()
         tangents, on_scores = torch.empty_like(marginals), torch.empty_like(marginals)
-        _run(register_tile.eliminate_tangents, single_root, *problem, on_marginals, tangents)
+        _run(triton_elimination.eliminate_tangents, single_root, *problem, on_marginals, tangents)
         state = log_partition, adjoint, on_log_partition, on_marginals, tangents
-        _run(register_tile.distribute_tangents, single_root, *problem, *state, on_scores)
+        _run(triton_elimination.distribute_tangents, single_root, *problem, *state, on_scores)
         return (on_scores,)
 
     def shapes(self, scores, lengths, single_root):
@@ -110,7 +110,7 @@ def _configurations():
     floats += ("on_log_partition", "on_marginals", "on_scores")
     types = dict.fromkeys(floats, "*fp32")
     types.update(lengths="*i64", turns="*i32", n="i32")
-    tile = register_tile
+    tile = triton_elimination
     for kernel in (tile.eliminate, tile.distribute, tile.eliminate_tangents, tile.distribute_tangents):
         signature = {name: types[name] for name in kernel.arg_names if name in types}
         for size, warps in WARPS.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..operations import has_values, value_and_gradients
 from ..semirings import NEGATIVE_INFINITY, LogSemiring
-from .elimination_order import reorder, root_child_last
+from .root_order import reorder, root_child_last
 
 
 def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
@@ -66,16 +66,16 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
 
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and where there is none."""
-    from . import maximum
+    from . import chu_liu_edmonds
 
-    return maximum.argmax(scores, lengths, single_root)
+    return chu_liu_edmonds.argmax(scores, lengths, single_root)
 
 
 def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
     """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
-    from . import sampling
+    from . import wilson
 
-    return sampling.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+    return wilson.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
 
 
 def _eliminate_first(weights: Tensor, without_root: Tensor) -> Tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
 
-from .compiled import subroutine
+from .numba_compile import subroutine
 
 LANES = 8
 BYTES = 8

@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from ..compiled import kernel
+from ..kernels.numba_compile import kernel
 
 # The pivots d, and whatever is not 0 on the tape, have to lie between the exponentials of ∓ this. Then no product of
 # two of them leaves the range of float64, nor does X, which is at most 1 / (q d), and there is room for the size of

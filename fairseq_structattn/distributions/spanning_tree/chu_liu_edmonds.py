@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled import kernel_if_available, over_batch, subroutine_if_available
+from ..kernels.numba_compile import kernel_if_available, over_batch, subroutine_if_available
 from ..operations import without_gradient
 from ..trees import NO_HEAD
 

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .compiled import inlined
+from .numba_compile import inlined
 
 LN2 = math.log(2)
 LOG2_E = 1 / LN2

@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("numba")
 
-from fairseq_structattn.distributions import compiled, vector_math  # noqa: E402
+from fairseq_structattn.distributions.kernels import numba_compile, numba_math  # noqa: E402
 
-exp, log = (compiled.kernel(function.py_func) for function in (vector_math.exp, vector_math.log))
+exp, log = (numba_compile.kernel(function.py_func) for function in (numba_math.exp, numba_math.log))
 ULP = np.finfo(float).eps
 
 

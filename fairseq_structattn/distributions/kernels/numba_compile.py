@@ -15,7 +15,7 @@ from typing import Callable, Iterator, List
 
 import torch
 
-from .kernel_cache import KernelCache
+from .numba_cache import KernelCache
 
 # Enough to share out unequal items, few enough for the cost of a call.
 PARTS_PER_THREAD = 4
@@ -81,10 +81,10 @@ def inlined(function: Callable) -> Callable:
 
 
 def _part(function: Callable, **options) -> Callable:
-    from . import subroutines
+    from . import numba_subroutines
 
-    compiler = _compiler(pipeline_class=subroutines.SubroutineCompiler, **subroutines.OPTIONS, **options)
-    return subroutines.for_kernels_only(compiler(function))
+    compiler = _compiler(pipeline_class=numba_subroutines.SubroutineCompiler, **numba_subroutines.OPTIONS, **options)
+    return numba_subroutines.for_kernels_only(compiler(function))
 
 
 def _compiler(**options) -> Callable:

@@ -5,7 +5,7 @@ import pytest
 
 numba = pytest.importorskip("numba")
 
-from fairseq_structattn.distributions import simd  # noqa: E402
+from fairseq_structattn.distributions.kernels import numba_simd as simd  # noqa: E402
 
 NUMBERS = np.array([0.0, -1.0, -52.0, -1022.0, 3.0, -1023.0, np.nan, np.inf])
 

@@ -13,20 +13,20 @@ import pytest
 
 pytest.importorskip("numba")
 
-from fairseq_structattn.distributions import compiled, kernel_cache  # noqa: E402
+from fairseq_structattn.distributions.kernels import numba_cache, numba_compile  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 import numpy as np
-from fairseq_structattn.distributions import compiled, kernel_cache, simd
-from fairseq_structattn.distributions.linear_chain import cpu_log_odds
+from fairseq_structattn.distributions.kernels import numba_cache, numba_compile, numba_simd
+from fairseq_structattn.distributions.linear_chain import cpu_binary
 from fairseq_structattn.distributions.projective_tree import cpu
-from tests.distributions.test_kernel_cache import kernel_of
+from tests.distributions.test_numba_cache import kernel_of
 kernel = kernel_of(sys.argv[1])
 items = np.zeros(3)
 kernel(0, 1, items)
-print(sum(kernel.stats.cache_hits.values()), items[0], *map(kernel_cache.stamp, (cpu_log_odds._backward, cpu._forward)))
+print(sum(kernel.stats.cache_hits.values()), items[0], *map(numba_cache.stamp, (cpu_binary._backward, cpu._forward)))
 """
 
 
@@ -36,13 +36,13 @@ def kernel_of(constant="1.0", by="+=", place="somewhere"):
     # numba imports the module of what it finds on the disk.
     sys.modules.update((module.__name__, module) for module in modules)
     parts, kernels = (vars(module) for module in modules)
-    parts.update(compiled=compiled, AMOUNT=float(constant))
-    kernels.update(compiled=compiled, parts=modules[0])
-    part = f"def change(items, item):\n    items[item] {by} AMOUNT\nchange = compiled.subroutine(change)"
+    parts.update(numba_compile=numba_compile, AMOUNT=float(constant))
+    kernels.update(numba_compile=numba_compile, parts=modules[0])
+    part = f"def change(items, item):\n    items[item] {by} AMOUNT\nchange = numba_compile.subroutine(change)"
     exec(compile(part, f"/{place}/parts.py", "exec"), parts)
     loop = "def run(first, stride, items):\n  for item in range(first, len(items), stride): parts.change(items, item)"
     exec(compile(loop, f"/{place}/kernels.py", "exec"), kernels)
-    return compiled.kernel(kernels["run"])
+    return numba_compile.kernel(kernels["run"])
 
 
 def hits(kernel):
@@ -55,9 +55,9 @@ def hits(kernel):
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.setenv("STRUCTATTN_CACHE", str(tmp_path / "cache"))
-    kernel_cache.tell.cache_clear()
+    numba_cache.tell.cache_clear()
     yield tmp_path / "cache"
-    kernel_cache.tell.cache_clear()
+    numba_cache.tell.cache_clear()
 
 
 def test_code_is_found_again_from_wherever_the_sources_are(place):
@@ -79,8 +79,8 @@ def test_versions_and_options_are_part_of_the_name(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(numba, "__version__", "0")
         assert hits(kernel_of()) == 0
-    compiler = compiled._compiler
-    monkeypatch.setattr(compiled, "_compiler", lambda **options: compiler(**{**options, "boundscheck": True}))
+    compiler = numba_compile._compiler
+    monkeypatch.setattr(numba_compile, "_compiler", lambda **options: compiler(**{**options, "boundscheck": True}))
     assert hits(kernel_of()) == 0
 
 
@@ -104,14 +104,14 @@ def test_another_checkout_takes_what_the_first_compiled_and_only_the_first_tells
 def test_folder_is_the_chosen_one_then_numbas_then_the_users(tmp_path, monkeypatch):
     from numba.core import config
 
-    assert kernel_cache.folder() == tmp_path / "cache"
+    assert numba_cache.folder() == tmp_path / "cache"
     monkeypatch.delenv("STRUCTATTN_CACHE")
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "numba"))
-    assert kernel_cache.folder() == tmp_path / "numba"
+    assert numba_cache.folder() == tmp_path / "numba"
     monkeypatch.setattr(config, "CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     if sys.platform.startswith("linux"):
-        assert kernel_cache.folder() == tmp_path / "user" / "fairseq_structattn"
+        assert numba_cache.folder() == tmp_path / "user" / "fairseq_structattn"
 
 
 def test_logging_tells_where_it_is_set_up(caplog):
@@ -123,12 +123,12 @@ def test_logging_tells_where_it_is_set_up(caplog):
 
 def test_kernels_compile_where_nothing_can_be_written(place, monkeypatch, caplog):
     place.write_text("a file where the folder should be")
-    assert kernel_cache.folder() is None
+    assert numba_cache.folder() is None
     with caplog.at_level(logging.INFO):
         assert hits(kernel_of()) == hits(kernel_of()) == 0
     assert "STRUCTATTN_CACHE" in caplog.text
     monkeypatch.setenv("STRUCTATTN_CACHE", "~nobody/cache")
-    assert kernel_cache.folder() is None and not os.path.exists("~nobody")
+    assert numba_cache.folder() is None and not os.path.exists("~nobody")
 
 
 def test_damaged_files_are_compiled_anew(place):
@@ -137,7 +137,7 @@ def test_damaged_files_are_compiled_anew(place):
     path.write_bytes(path.read_bytes()[:-1])
     assert hits(kernel_of()) == 0
     assert hits(kernel_of()) == 1
-    kernel_cache._write(path, b"what another program wrote")
+    numba_cache._write(path, b"what another program wrote")
     assert hits(kernel_of()) == 0
     assert hits(kernel_of()) == 1
 
@@ -150,7 +150,7 @@ def test_what_is_not_used_goes_when_something_new_comes(place, monkeypatch):
     (place / "other" / "kept").write_text("of another kernel")
     assert hits(kernel_of("2.0")) == 0
     assert not old.exists() and (place / "other" / "kept").exists()
-    monkeypatch.setattr(kernel_cache, "MOST_FILES", 2)
+    monkeypatch.setattr(numba_cache, "MOST_FILES", 2)
     for number in range(3, 6):
         past = time.time() - 100 + number
         for path in old.parent.iterdir():

@@ -1,6 +1,6 @@
 """Elimination of words in log space, compiled for the CPU: for sentences whose weights leave the range of float64.
 
-Layout and order as in :mod:`.linear_space`; the tape holds logarithms ℓ, that of w(h→v) itself in place of the share.
+Layout and order as in :mod:`.cpu_elimination`; the tape holds logarithms, that of w(h→v) itself in place of the share.
 All that is multiplied with marginals or their tangents is a fraction, between 0 and 1,
 
     σ = q(h) w(v→m) / w(h→m)
@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from ..compiled import kernel
+from ..kernels.numba_compile import kernel
 
 # The exponential of less is 0 in float64.
 SMALLEST_LOGARITHM = -745.0

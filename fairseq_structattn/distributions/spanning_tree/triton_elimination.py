@@ -2,9 +2,10 @@
 
 The weights between words are a tile in registers, N heads by N dependents, and those from the root a vector beside it:
 a step needs nothing from memory and costs the latency of a few reductions, and enough sentences keep each core busy.
-Order and formulas are those of :mod:`.log_space`: a step takes a row and a column out of the tile and changes the rest
-by an outer product; each weight stays as it was when the first of its two ends was eliminated, and such is the tape.
-Weights are not kept as logarithms but as :mod:`.scaled` numbers, two tiles, which is more accurate and cheaper.
+Order and formulas are those of :mod:`.cpu_log_elimination`: a step takes a row and a column out of the tile and changes
+the rest by an outer product; each weight stays as it was when the first of its two ends was eliminated, and such is the
+tape.
+Weights are not kept as logarithms but as :mod:`.triton_scaled` numbers, two tiles, which is more accurate and cheaper.
 
 With b = a(h→m) / mantissa of w(h→m), a probability times the fraction σ is
 
@@ -18,13 +19,13 @@ Sweeps with derivatives fill the registers: Triton must not move out of their lo
 
 With a single root, the root counts as head of the last word only, and the others need a head among the words that
 remain. One of them has such a head as long as there is a tree, in which all but one hang on a word. So each step takes
-the word with the largest weight from another one, and no order has to be found beforehand (:mod:`.elimination_order`).
+the word with the largest weight from another one, and no order has to be found beforehand (:mod:`.root_order`).
 """
 
 import triton
 import triton.language as tl
 
-from .scaled import LEAST_EXPONENT, LN2, add, exponential, normalise
+from .triton_scaled import LEAST_EXPONENT, LN2, add, exponential, normalise
 
 # When a word is eliminated, if it is none of the sentence.
 NEVER = tl.constexpr(-1)

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..compiled import inlined, kernel, over_batch, subroutine
+from ..kernels.numba_compile import inlined, kernel, over_batch, subroutine
+from ..kernels.numba_math import copy, exp, log
 from ..operations import Operation, without_gradient
 from ..semirings import NEGATIVE_INFINITY
-from ..vector_math import copy, exp, log
 from . import reference
 from .tables import edge_tables, tables_of_chains, without_padding
 

@@ -22,9 +22,9 @@ computed from which arrays: numbers, scaled numbers (each with a power of two of
 along with their derivatives in some direction, or best scores.
 """
 
-from ..compiled import subroutine
+from ..kernels.numba_compile import subroutine
+from ..kernels.numba_simd import LANES, add, fill, load, maximum, multiply, multiply_add, power_of_two, store, subtract
 from ..semirings import NEGATIVE_INFINITY
-from ..simd import LANES, add, fill, load, maximum, multiply, multiply_add, power_of_two, store, subtract
 
 # Charts, in the order in which they follow each other; OUTSIDE + c is the outside of c. BOTH comes first because
 # nothing is read from what would be above its first row.

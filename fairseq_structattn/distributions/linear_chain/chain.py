@@ -1,0 +1,413 @@
+"""Linear chains: segmentation attention, and conditional random fields with K states."""
+
+from typing import Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .. import finite_masks
+from ..backend import compiled_for, current_backend
+from ..operations import has_values
+from ..registry import register_distribution
+from ..semirings import NEGATIVE_INFINITY, MaxSemiring, SamplingSemiring
+from ..structured import StructuredDistribution, cached, log_prob_of_marks, split_positions
+from . import log_odds, reference
+
+
+@register_distribution("linear-chain")
+class LinearChain(StructuredDistribution):
+    """Each position has a state, and neighbours influence each other: a linear-chain conditional random field.
+
+    Without ``num_states`` the chain is binary, p(z) ∝ exp(Σ_i unary_i z_i + Σ_i pairwise_i[z_i, z_{i+1}]) over z in
+    {0, 1}ⁿ: positions are selected or not. Kim et al., "Structured Attention Networks" (ICLR 2017), sections 3.1 and
+    4.2 (segmentation attention). Each unary score counts once, as in the authors' code; the formula of section 4.2,
+    read literally, would count those of inner positions twice.
+
+    With ``num_states=K``, p(z) ∝ exp(Σ_i unary_i[z_i] + Σ_i pairwise_i[z_i, z_{i+1}]) over z in {0, …, K-1}ⁿ. ``start``
+    and ``end`` add start[z_1] + end[z_n] in both forms; an empty sequence scores 0.
+
+    Members beyond the contract of :class:`StructuredDistribution`: ``edge_marginals``, ``num_states`` and the
+    constructor :meth:`from_fields`. ``marginals``, ``argmax``, samples and what ``log_prob`` takes have the shape of
+    ``unary``: probability or indicator of state 1 in a binary chain, of each state (one-hot) in the other form.
+
+    Marginals, edge marginals and log Z can be differentiated any number of times. A binary chain in which ``pairwise``,
+    ``start`` or ``end`` hold −inf, or scores so large that they stand for it, is computed as a chain of two states,
+    which takes longer; so is one whose values cannot be read, as under ``torch.compile`` and ``torch.func``. On a GPU,
+    where reading them would be a wait, kernels that take any score serve binary chains and those with
+    ``num_states=2``; with more states, the reference runs.
+
+    Args:
+        unary: ``[*batch, n]``, score of state 1, where state 0 scores 0; with ``num_states``, ``[*batch, n, K]``.
+        pairwise: ``[K, K]``, shared by all edges, or ``[…, n-1, K, K]``, one table per edge, whose leading dimensions
+            broadcast to ``batch``. ``pairwise[..., a, b]`` is the score of z_i = a and z_{i+1} = b.
+        lengths: integers 0..n, broadcastable against ``[*batch]``; ``None`` (default): no padding.
+        start: score of the first state, ``[K]`` or broadcastable to ``[*batch, K]``; ``None`` (default): 0.
+        end: score of the last real state, likewise.
+        num_states: K; ``None`` (default): binary, K = 2.
+
+    Raises:
+        TypeError: potentials that are not floating point, lengths that are not integers.
+        ValueError: shapes that do not fit, lengths out of range, ``num_states`` that is not a positive integer.
+    """
+
+    def __init__(
+        self,
+        unary: Tensor,
+        pairwise: Tensor,
+        lengths: Optional[Tensor] = None,
+        start: Optional[Tensor] = None,
+        end: Optional[Tensor] = None,
+        num_states: Optional[int] = None,
+    ) -> None:
+        if num_states is not None and (type(num_states) is not int or num_states < 1):
+            raise ValueError(f"num_states is {num_states!r}; it must be a positive integer, or None for a binary chain")
+        self._binary = num_states is None
+        self.num_states = 2 if num_states is None else num_states
+        batch_shape, max_length = self._split_unary(unary)
+        boundaries = {name: scores for name, scores in (("start", start), ("end", end)) if scores is not None}
+        super().__init__(batch_shape, max_length, lengths, unary=unary, pairwise=pairwise, **boundaries)
+        _check_pairwise(pairwise, batch_shape, max_length, self.num_states)
+        for name, scores in boundaries.items():
+            _check_boundary(name, scores, batch_shape, self.num_states)
+        self._unary, self._pairwise = unary, pairwise
+        self._start, self._end = start, end
+
+    @classmethod
+    def from_fields(cls, fields: Tensor, couplings: Tensor, lengths: Optional[Tensor] = None) -> "LinearChain":
+        """The binary chain p(z) ∝ exp(Σ_i fields_i z_i + Σ_i couplings_i z_i z_{i+1}).
+
+        Args:
+            fields: ``[*batch, n]``.
+            couplings: ``[]``, shared by all edges, or ``[…, n-1]``, one per edge, whose leading dimensions broadcast to
+                ``batch``.
+            lengths: integers 0..n, broadcastable against ``[*batch]``; ``None`` (default): no padding.
+
+        Raises:
+            TypeError, ValueError: see the class.
+        """
+        batch_shape, n = split_positions("fields", fields)
+        if not isinstance(couplings, Tensor):
+            raise TypeError(f"couplings is a {type(couplings).__name__}; give a floating point tensor")
+        shape = tuple(couplings.shape)
+        if shape and not (shape[-1] == max(n - 1, 0) and _broadcasts(shape[:-1], batch_shape)):
+            raise ValueError(
+                f"couplings has shape {shape}; it must be () or (…, {max(n - 1, 0)}) with leading dimensions that "
+                f"broadcast to {tuple(batch_shape)}"
+            )
+        return cls(fields, F.pad(couplings[..., None, None], (1, 0, 1, 0)), lengths)
+
+    selects_segments = True
+
+    @classmethod
+    def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
+        """One table ``pairwise`` ``(2, 2)``, shared by all positions: attention uses the binary chain."""
+        return {"pairwise": (2, 2)}
+
+    @property
+    def support_size(self) -> Tensor:
+        """K to the length, ``[*batch]`` in float64."""
+        return torch.pow(float(self.num_states), self.lengths.double())
+
+    @cached
+    def edge_marginals(self) -> Tensor:
+        """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, K, K]``; exactly 0 on edges that touch padding."""
+        edges = self._expected_states_and_edges[1].to(self.dtype)
+        return self._mark_broken(edges, self.position_mask[..., 1:, None, None])
+
+    def alignment_log_prob(self, alignment: Tensor) -> Tensor:
+        """log p of selecting the aligned positions and no other, see
+        :meth:`StructuredDistribution.alignment_log_prob`.
+
+        Raises:
+            ValueError: a chain with ``num_states``, whose positions are not selected or left out.
+        """
+        if not self._binary:
+            raise ValueError(f"this is {self._form()}; only a binary chain selects positions")
+        return log_prob_of_marks(self, alignment)
+
+    # The contract
+
+    def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
+        if self._has_gpu_kernels():
+            log_partition, selected, _ = self._by_tables(dtype, with_edges=False)
+            return log_partition, selected if self._binary else self._possible_states(log_partition, selected)
+        if self._reduces_to_fields():
+            return self._by_fields(dtype, with_edges=False)[:2]
+        log_partition, states, _ = self._by_states(with_edges=False)
+        return log_partition, self._structure(states)
+
+    def _quick_dtype(self) -> torch.dtype:
+        if self._has_gpu_kernels():
+            # Those for any two states take sums of scores, which float32 would round.
+            return self._narrow_dtype if self._binary else self.compute_dtype
+        # That kernel computes in float64 whatever it is given; ends are added to scores before.
+        narrow = self._start is None and self._end is None and self._is_compiled() and self._reduces_to_fields()
+        return self._narrow_dtype if narrow else self.compute_dtype
+
+    def _log_normaliser(self) -> Tensor:
+        return self._inferred[0] if self._has_gpu_kernels() else self._quick[0]
+
+    def _potentials(self) -> Tuple[Tensor, ...]:
+        """Of each state, ``[*batch, n, K]``; of pairs, ``[*batch, n-1, K, K]``; of the first and of the last state."""
+        unary = self._unary.to(self.compute_dtype)
+        if self._binary:
+            unary = self._without_padding(unary)
+            unary = torch.stack((torch.zeros_like(unary), unary), -1)
+        else:
+            unary = self._mask_states(unary)
+        edges = (max(self.max_length - 1, 0), self.num_states, self.num_states)
+        pairwise = self._mask_edges(self._pairwise.to(self.compute_dtype).expand(self.batch_shape + edges))
+        return unary, pairwise, self._boundary(self._start), self._boundary(self._end)
+
+    def _expected_parts(self) -> Tuple[Tensor, ...]:
+        states, edges = self._expected_states_and_edges
+        return (states, edges) + self._first_and_last(states)
+
+    def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
+        states = self._states(structure.to(self.compute_dtype))
+        edges = self._mask_edges(states[..., :-1, :, None] * states[..., 1:, None, :])
+        return (states, edges) + self._first_and_last(states)
+
+    def _in_support(self, structure: Tensor) -> Tensor:
+        if self._binary:
+            return ((structure == 0) | (structure == 1) | ~self.position_mask).all(-1)
+        one_hot = ((structure == 1).sum(-1) == 1) & ((structure != 0).sum(-1) == 1)
+        return (one_hot | ~self.position_mask).all(-1)
+
+    def _real_parts(self) -> Tensor:
+        real = self.position_mask
+        return real if self._binary else real.unsqueeze(-1).expand(real.shape + (self.num_states,))
+
+    def _choices(self) -> Tuple[Tuple[int, ...], ...]:
+        return (-1,), (-2, -1), (-1,), (-1,)
+
+    def _most_parts(self) -> int:
+        return 2 * self.max_length + 1
+
+    def _all_ordinary(self) -> bool:
+        if not self._binary or self._unary.numel() == 0:
+            return super()._all_ordinary()
+        # State 0 is possible where tables and ends are ordinary: nothing is ever in need of a mask of state 1.
+        others = [scores for name, scores in self._given.items() if name != "unary"]
+        return self._unary.detach().amax().item() <= finite_masks.LARGEST_ORDINARY and finite_masks.all_ordinary(others)
+
+    def _argmax(self) -> Tensor:
+        with torch.no_grad():
+            problem = self._problem()
+            if self._is_compiled():
+                from . import cpu_states
+
+                return self._indicator(cpu_states.argmax(*problem))
+            return self._structure(reference.expectations(*problem, MaxSemiring)[1])
+
+    def _sample(self, sample_shape: torch.Size) -> Tensor:
+        (unary, tables, lengths), shape = self._problem(), sample_shape + self.batch_shape
+        if self._is_compiled():
+            from . import cpu_states
+
+            states = cpu_states.sample(unary, tables, lengths, sample_shape.numel())
+            return self._indicator(states.reshape(shape + states.shape[-1:]))
+        problem = unary.detach().expand(shape + unary.shape[-2:]), tables.detach(), lengths.expand(shape)
+        return self._structure(reference.expectations(*problem, SamplingSemiring)[1])
+
+    def _check_comparable(self, other: StructuredDistribution) -> None:
+        super()._check_comparable(other)
+        if (self._binary, self.num_states) != (other._binary, other.num_states):
+            raise ValueError(f"other is {other._form()}; kl needs {self._form()}")
+
+    # Inference
+
+    def _is_compiled(self) -> bool:
+        return compiled_for(self.device) == "cpu" and self.max_length > 0
+
+    def _has_gpu_kernels(self) -> bool:
+        return self.num_states == 2 and self.max_length > 0 and compiled_for(self.device) == "cuda"
+
+    def _reduces_to_fields(self) -> bool:
+        """Whether the recursion on log-odds serves, which is the fastest on the CPU; values on a GPU are not read."""
+        if not self._binary or self.max_length == 0 or current_backend() == "reference":
+            return False
+        if not has_values(*self._given.values()):
+            return False
+        if compiled_for(self.device) == "cuda" or self._moderate is not None:
+            return False
+        return self._tables_are_ordinary
+
+    @cached
+    def _tables_are_ordinary(self) -> bool:
+        ends = [self._boundary(scores) for scores in (self._start, self._end) if scores is not None]
+        return all(log_odds.supports(scores) for scores in [self._masked_pairwise] + ends)
+
+    def _by_tables(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a chain of two states, on a GPU."""
+        from . import cuda
+
+        if self._binary and self._moderate is None:
+            unary, pairwise, start, end = self._unary, self._masked_pairwise, self._start, self._end
+        else:
+            # A state's score is added to all edges that lead to it: a difference of two may be ∞ − ∞.
+            states, pairwise, start, end = self._usable_potentials
+            start = states[..., 0, :] + start
+            pairwise, unary = pairwise + states[..., 1:, None, :], torch.zeros_like(states[..., 0])
+        start, end = (None if scores is None else scores.to(dtype) for scores in (start, end))
+        return cuda.expectations(unary.to(dtype), pairwise.to(dtype), self.lengths, start, end, with_edges)
+
+    def _by_fields(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
+        unary, constant, ends = self._unary.to(dtype), 0, self._ends()
+        if ends:
+            # Added up first: they are few where chains share them.
+            differences = [(scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~at, 0) for scores, at in ends]
+            unary, constant = self._unary + sum(differences), sum(scores[..., 0] for scores, _ in ends)
+        if self._is_compiled():
+            from . import cpu_binary
+
+            expectations = cpu_binary.expectations(unary, self._masked_pairwise, self.lengths, with_edges)
+        else:
+            mask = self.position_mask if self._has_padding else None
+            expectations = log_odds.expectations(unary, self._masked_pairwise, mask, with_edges)
+        return (expectations[0] + constant,) + expectations[1:]
+
+    def _by_states(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+        """log Z, p(z_i = a) ``[*batch, n, K]`` and edge marginals."""
+        problem = self._problem()
+        if self._is_compiled():
+            from . import cpu_states
+
+            return cpu_states.expectations(*problem, with_edges)
+        log_partition, states, edges = reference.expectations(*problem)
+        # Zero in padding already; this stops an upstream gradient that is not finite there.
+        return log_partition, self._mask_states(states), self._mask_edges(edges)
+
+    @cached
+    def _expected_states_and_edges(self) -> Tuple[Tensor, Tensor]:
+        if self._has_gpu_kernels():
+            log_partition, selected, edges = self._by_tables(self.compute_dtype, with_edges=True)
+            return self._possible_states(log_partition, selected), edges
+        if not self._reduces_to_fields():
+            return self._by_states(with_edges=True)[1:]
+        _, selected, edges = self._by_fields(self.compute_dtype, with_edges=True)
+        return self._mask_states(self._both_states(selected)), edges
+
+    # The two forms: structures in the shape of unary, and states [*sample, *batch, n, K]
+
+    def _split_unary(self, unary: Tensor) -> Tuple[torch.Size, int]:
+        if self._binary:
+            return split_positions("unary", unary)
+        if isinstance(unary, Tensor) and (unary.dim() < 2 or unary.shape[-1] != self.num_states):
+            raise ValueError(
+                f"unary has shape {tuple(unary.shape)}; with num_states={self.num_states} it must be "
+                f"[*batch, n, {self.num_states}]"
+            )
+        leading, _ = split_positions("unary", unary)
+        return leading[:-1], leading[-1]
+
+    def _states(self, structure: Tensor) -> Tensor:
+        return self._mask_states(self._both_states(structure) if self._binary else structure)
+
+    def _both_states(self, selected: Tensor) -> Tensor:
+        # The complement of what lies in padding may not be finite.
+        selected = self._without_padding(selected)
+        return torch.stack((1 - selected, selected), -1)
+
+    def _possible_states(self, log_partition: Tensor, selected: Tensor) -> Tensor:
+        """Probabilities of both states, zero in impossible chains."""
+        states, impossible = self._both_states(selected), log_partition == NEGATIVE_INFINITY
+        return self._mask_states(states).masked_fill(impossible[..., None, None], 0)
+
+    def _structure(self, states: Tensor) -> Tensor:
+        return states[..., 1] if self._binary else states
+
+    def _indicator(self, numbers: Tensor) -> Tensor:
+        """The structure of states given by number."""
+        if self._binary:
+            return (numbers == 1).to(self.compute_dtype)
+        return (numbers.unsqueeze(-1) == torch.arange(self.num_states, device=numbers.device)).to(self.compute_dtype)
+
+    def _first_and_last(self, states: Tensor) -> Tuple[Tensor, Tensor]:
+        """States at both ends, ``[*sample, *batch, K]``; 0 for an empty sequence."""
+        if self.max_length == 0:
+            nothing = states.sum(-2)
+            return nothing, nothing
+        last = (self.lengths - 1).clamp(min=0)[..., None, None].expand(states.shape[:-2] + (1, self.num_states))
+        return states[..., 0, :], states.gather(-2, last).squeeze(-2)
+
+    def _form(self) -> str:
+        return "a binary chain" if self._binary else f"a chain with num_states={self.num_states}"
+
+    # Potentials in the dtype of the computation, 0 in padding
+
+    @cached
+    def _masked_pairwise(self) -> Tensor:
+        pairwise = self._pairwise.to(self.compute_dtype)
+        return pairwise if pairwise.dim() == 2 else self._mask_edges(pairwise)
+
+    def _problem(self) -> Tuple[Tensor, Tensor, Tensor]:
+        """Score of each state, ``[*batch, n, K]``, those of the ends included; tables, shared as they were given;
+        lengths."""
+        unary, pairwise, start, end = self._usable_potentials
+        for scores, where in self._ends(start, end):
+            unary = unary + scores.unsqueeze(-2).masked_fill(~where.unsqueeze(-1), 0)
+        return unary, self._masked_pairwise if self._moderate is None else pairwise, self.lengths
+
+    def _ends(self, start: Optional[Tensor] = None, end: Optional[Tensor] = None) -> List[Tuple[Tensor, Tensor]]:
+        """Scores of the first and of the last state, where given, and their positions: broadcastable to ``[*batch, K]``
+        and ``[*batch, n]``. Other scores than the given ones, if arguments say so."""
+        if self._start is None and self._end is None:
+            return []
+        position, padded = torch.arange(self.max_length, device=self.device), self._has_padding
+        last = self.lengths.unsqueeze(-1) - 1 if padded else self.max_length - 1
+        ends = []
+        if self._start is not None:
+            start = self._end_scores(self._start) if start is None else start
+            ends.append((start, (position == 0) & self.position_mask if padded else position == 0))
+        if self._end is not None:
+            end = self._end_scores(self._end) if end is None else end
+            ends.append((end, position == last))
+        return ends
+
+    def _boundary(self, scores: Optional[Tensor]) -> Tensor:
+        shape = self.batch_shape + (self.num_states,)
+        if scores is None:
+            return torch.zeros((), dtype=self.compute_dtype, device=self.device).expand(shape)
+        return self._end_scores(scores).expand(shape)
+
+    def _end_scores(self, scores: Tensor) -> Tensor:
+        scores = scores.to(self.compute_dtype)
+        return scores.masked_fill((self.lengths == 0).unsqueeze(-1), 0) if self._has_padding else scores
+
+    def _mask_states(self, states: Tensor) -> Tensor:
+        return states.masked_fill(~self.position_mask.unsqueeze(-1), 0) if self._has_padding else states
+
+    def _mask_edges(self, per_edge: Tensor) -> Tensor:
+        if not self._has_padding:
+            return per_edge
+        return per_edge.masked_fill(~self.position_mask[..., 1:, None, None], 0)
+
+
+def _check_pairwise(pairwise: Tensor, batch_shape: torch.Size, n: int, states: int) -> None:
+    edges = max(n - 1, 0)
+    shape, table = tuple(pairwise.shape), (states, states)
+    per_edge = shape[-3:] == (edges,) + table and _broadcasts(shape[:-3], batch_shape)
+    if shape != table and not per_edge:
+        raise ValueError(
+            f"pairwise has shape {shape}; it must be {table} or (…, {edges}, {states}, {states}) with leading "
+            f"dimensions that broadcast to {tuple(batch_shape)}"
+        )
+
+
+def _check_boundary(name: str, scores: Tensor, batch_shape: torch.Size, states: int) -> None:
+    shape = tuple(scores.shape)
+    if shape[-1:] != (states,) or not _broadcasts(shape[:-1], batch_shape):
+        raise ValueError(
+            f"{name} has shape {shape}; it must be ({states},) or (…, {states}) with leading dimensions that "
+            f"broadcast to {tuple(batch_shape)}"
+        )
+
+
+def _broadcasts(shape: Tuple[int, ...], batch_shape: torch.Size) -> bool:
+    try:
+        return torch.broadcast_shapes(shape, batch_shape) == batch_shape
+    except RuntimeError:
+        return False

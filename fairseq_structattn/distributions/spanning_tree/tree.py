@@ -1,0 +1,64 @@
+"""Non-projective dependency trees."""
+
+from types import ModuleType
+
+from torch import Tensor
+
+from ..backend import compiled_for
+from ..registry import register_distribution
+from ..trees import DependencyTree
+from . import reference
+
+
+@register_distribution("spanning-tree")
+class SpanningTree(DependencyTree):
+    """Non-projective dependency trees, whose arcs may cross: all trees that span the words and grow from the root.
+
+    p(z) ∝ exp(Σ of ``arc_scores[..., h, m]`` over the arcs of z, from head h to word m + 1). Words are numbered from 1,
+    head 0 is the root. The partition function is a determinant and the marginals are its gradient, in O(n³):
+    Matrix-Tree theorem (Koo et al., EMNLP 2007; Smith & Smith, EMNLP 2007; McDonald & Satta, IWPT 2007).
+
+    An LU decomposition would lose all digits to its subtractions once scores differ by some tens of nats, as trained
+    scores do. So words are eliminated one by one, as Grassmann, Taksar & Heyman (Operations Research 1985) do with the
+    states of a Markov chain: with weights w = exp(score), whoever would hang on the word v hangs on v's head instead,
+
+        d_v = Σ_h w(h→v),   w(h→m) ← w(h→m) + w(h→v) w(v→m) / d_v  for h ≠ m,   log Z = Σ_v log d_v.
+
+    This is Gaussian elimination without its diagonal, and all terms are positive. With a single root, the root counts
+    as a head in the last d_v only. Scores may have any size and any range.
+
+    Members are those of :class:`StructuredDistribution`. ``marginals``, ``argmax``, samples and what ``log_prob`` takes
+    are arcs ``[*batch, n+1, n]``. ``argmax`` is the algorithm of Chu & Liu and Edmonds, exact for a single root too;
+    samples are exact as well (Wilson, STOC 1996). Both run on the CPU, wherever the scores are.
+
+    Log Z and marginals can be differentiated any number of times.
+
+    Args:
+        arc_scores: ``[*batch, n+1, n]``; arcs from a word to itself are not looked at.
+        lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
+        roots: ``"multi"`` (default): any number of words hang on the root; ``"single"``: exactly one does.
+
+    Raises:
+        TypeError: scores that are not floating point, lengths that are not integers.
+        ValueError: shapes that do not fit, lengths out of range, an unknown ``roots``.
+    """
+
+    @property
+    def support_size(self) -> Tensor:
+        """Cayley's formula, ``[*batch]`` in float64: (n+1)ⁿ⁻¹ trees over n words, of which nⁿ⁻¹ have a single root."""
+        n = self.lengths.double()
+        if self.roots == "multi":
+            return (n + 1) ** (n - 1)
+        return (n.clamp(min=1) ** (n - 1)).masked_fill(n == 0, 0)
+
+    def _algorithms(self) -> ModuleType:
+        kernels = compiled_for(self.device) if self.max_length > 0 else None
+        if kernels == "cuda":
+            from . import cuda
+
+            return cuda
+        if kernels == "cpu":
+            from . import cpu
+
+            return cpu
+        return reference
