@@ -1,9 +1,9 @@
 """Structured attention for fairseq: attention weights are marginals of a distribution over structures.
 
 Give this directory to ``--user-dir`` (``python -m fairseq_structattn`` prints its path), or import it: either way it
-registers its models, criterions and tasks with fairseq, once, as soon as fairseq is imported. Until then, and where it
-is not installed, ``fairseq_structattn.distributions`` and ``fairseq_structattn.modules`` work with torch alone, and
-cost no more than that.
+registers its models, criterions, optimizers and tasks with fairseq, once, as soon as fairseq is imported. Until then,
+and where it is not installed, ``fairseq_structattn.distributions`` and ``fairseq_structattn.modules`` work with torch
+alone, and cost no more than that.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ _NAME = "fairseq_structattn"
 
 def _register() -> None:
     # Of a user directory, fairseq itself imports only `models` and `tasks`.
-    from fairseq_structattn import compat, criterions, models, tasks  # noqa: F401
+    from fairseq_structattn import compat, criterions, models, optimizers, tasks  # noqa: F401
 
     compat.apply()
 

@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
@@ -141,19 +141,16 @@ class Run(KeptRun):
     def _chance(self) -> Dict:
         """Attachment scores of what needs no model."""
         from attachment_scores import chance
-        from parsers import read_gold
 
-        _, gold = read_gold(*(os.path.join(self.data, f"test{name}") for name in (".words", ".heads.words")))
-        found = chance(gold, "single")
+        found = chance(_test_set(self.data)[1], "single")
         return {name: {kind: round(value, 2) for kind, value in of.items()} for name, of in found.items()}
 
     def _attachment(self, treebank: str, lowercase: bool) -> Dict:
         """Attachment scores on a test set of trees."""
         from attachment_scores import of_model
-        from parsers import load_parser, read_gold
+        from parsers import load_parser
 
-        sentences, gold = read_gold(*(os.path.join(treebank, f"test{name}") for name in (".words", ".heads.words")))
-        sentences = [[word.lower() for word in words] for words in sentences] if lowercase else sentences
+        sentences, gold = _test_set(treebank, lowercase)
         found = of_model(load_parser(self.checkpoint, os.path.join(self.data, "bin")), sentences, gold)
         return {name: {kind: round(value, 2) for kind, value in of.items()} for name, of in found.items()}
 
@@ -162,8 +159,18 @@ class Run(KeptRun):
         content = {"accuracy": round(100 * sum(right) / len(right), 2), "right": pack(right)}
         treebank = os.path.join(self.work, "treebank.projective.cased")
         if self.system in WITH_TREES and os.path.exists(treebank):
-            content["trees"] = self._attachment(treebank, lowercase=self.kind == "pairs")
+            lowercase = self.kind == "pairs"
+            content["trees"] = self._attachment(treebank, lowercase)
+            content["unknown_words"] = self._unknown_words(_test_set(treebank, lowercase)[0])
         return content
+
+    def _unknown_words(self, sentences: List[List[str]]) -> float:
+        """Which percentage of the words is ``<unk>`` for the model."""
+        from fairseq.data import Dictionary
+
+        known = Dictionary.load(os.path.join(self.data, "bin", "dict.premise.txt"))
+        words = [word for sentence in sentences for word in sentence]
+        return round(100 * sum(word not in known for word in words) / len(words), 1)
 
     _test_published = _test_pairs
 
@@ -202,6 +209,14 @@ class Run(KeptRun):
         bleu = BLEU(tokenize="none", force=True)
         score = bleu.corpus_score(read_translations(output, len(references)).sentences, [references])
         return {"bleu": round(score.score, 2), "signature": str(bleu.get_signature())}
+
+
+def _test_set(treebank: str, lowercase: bool = False) -> Tuple[List[List[str]], List[List[int]]]:
+    """Sentences and their heads."""
+    from parsers import read_gold
+
+    sentences, gold = read_gold(*(os.path.join(treebank, f"test{name}") for name in (".words", ".heads.words")))
+    return ([[word.lower() for word in words] for words in sentences] if lowercase else sentences), gold
 
 
 def pack(bits: List[bool]) -> str:

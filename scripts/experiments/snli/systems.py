@@ -56,15 +56,17 @@ HIDDEN = {"none": 148, "uniform": 127, "given": 127}
 COMMON = (
     "--task structattn_sentence_pair --criterion structattn_sentence_pair --best-checkpoint-metric accuracy".split()
 )
+PAIRS_EPOCHS, PAIRS_UPDATES = 6, 278  # an epoch in batches of 32
 PAIRS = (
     COMMON
     + (
         "--embed-dim 100 --parser-hidden-size 50 --init-std 0 --dropout 0.2 --optimizer adam --lr 0.001 --clip-norm 5 "
-        "--batch-size 32 --max-epoch 12 --lr-scheduler polynomial_decay --warmup-updates 100 --total-num-update 3324"
+        f"--batch-size 32 --max-epoch {PAIRS_EPOCHS} --lr-scheduler polynomial_decay --warmup-updates 100 "
+        f"--total-num-update {PAIRS_EPOCHS * PAIRS_UPDATES}"
     ).split()
 )
 # Kim et al. 2017, section 4.4, and their released code; word vectors come beside.
-PUBLISHED = COMMON + "--optimizer adagrad --lr 0.05 --clip-norm 5 --batch-size 32 --max-epoch 100".split()
+PUBLISHED = COMMON + "--optimizer structattn_adagrad --lr 0.05 --clip-norm 5 --batch-size 32 --max-epoch 100".split()
 
 TRANSLATION: Dict[str, List[str]] = {
     "none": [],
