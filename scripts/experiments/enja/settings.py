@@ -7,7 +7,7 @@ shorter, for choosing those two on validation data.
 import os
 import re
 import sys
-from typing import Dict, Iterator, List, NamedTuple, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 from files import InputError, command, read_json  # noqa: E402
@@ -52,6 +52,10 @@ def _sizes(embedding: int, encoder: int, decoder: int, layers: int) -> List[str]
     ).split()
 
 
+def _grid(*points: Tuple[str, str]) -> List[Dict[str, str]]:
+    return [{"lr": lr, "dropout": dropout} for lr, dropout in points]
+
+
 MODELS = {
     # Kim et al. 2017, section 4.2, in a smaller size: one direction, zero start state, no input feeding, SGD, gradients
     # of norm 1, a loss summed over sentences. Batches of 32, not of 128: of the paper's 117,000 updates on ten times as
@@ -62,7 +66,7 @@ MODELS = {
         + "--batch-size 32".split(),
         epochs=9,
         trial_epochs=3,
-        grid=[{"lr": lr, "dropout": dropout} for lr, dropout in (("2", "0.2"), ("2", "0.3"), ("4", "0.2"))],
+        grid=_grid(("2", "0.2"), ("2", "0.3"), ("4", "0.2"), ("8", "0.2")),
     ),
     # The penalty of the paper beside a loss that is a mean over words, of which a sentence has nine.
     "modern": Model(
@@ -71,7 +75,7 @@ MODELS = {
         "--label-smoothing 0.1 --pairwise-l2 0.0005 --max-tokens 2000".split(),
         epochs=5,
         trial_epochs=2,
-        grid=[{"lr": lr, "dropout": dropout} for lr, dropout in (("0.002", "0.2"), ("0.002", "0.3"), ("0.004", "0.2"))],
+        grid=_grid(("0.002", "0.2"), ("0.002", "0.3"), ("0.004", "0.2")),
     ),
 }
 TINY = "--encoder-embed-dim 8 --encoder-hidden-size 8 --decoder-embed-dim 8 --decoder-hidden-size 8".split()
