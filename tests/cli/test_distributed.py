@@ -1,9 +1,5 @@
 """Two processes on one machine without GPUs make the same updates as one process with batches twice as large."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +8,12 @@ pytest.importorskip("fairseq")
 
 import torch  # noqa: E402
 from fairseq import checkpoint_utils  # noqa: E402
+from two_processes import check_processes_stay_equal_and_every_parameter_learns, run_two  # noqa: E402
 
 import fairseq_structattn  # noqa: F401, E402  (lets torch load checkpoints)
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_structattn"
-WORKER = Path(__file__).with_name("distributed_worker.py")
 UPDATES = 4
-PATIENCE = 300  # seconds until two processes that wait for each other are given up
 # What one process reads as a batch of 8 are two batches of 4 for two: sentences stay in order (--curriculum), and none
 # is left over. A penalty of this weight changes the result visibly if it is counted twice.
 OPTIONS = [
@@ -30,40 +25,6 @@ OPTIONS = [
     "--optimizer", "sgd", "--lr", 0.5, "--clip-norm", 0, "--curriculum", 100, "--required-batch-size-multiple", 1,
     "--max-update", UPDATES, "--cpu", "--disable-validation", "--user-dir", PACKAGE,
 ]  # fmt: skip
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start_rank(command, options, rank, port, ddp_backend):
-    distributed = [
-        "--distributed-world-size", 2, "--distributed-rank", rank,
-        "--distributed-init-method", f"tcp://127.0.0.1:{port}", "--device-id", 0,
-        "--distributed-backend", "gloo", "--distributed-no-spawn", "--ddp-backend", ddp_backend,
-    ]  # fmt: skip
-    return subprocess.Popen(
-        [sys.executable, *map(str, [*command, *options, *distributed])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )
-
-
-def run_two(commands, options, ddp_backend):
-    """Runs one command for each rank, with the same options, until both have ended well."""
-    port = free_port()
-    ranks = [start_rank(command, options, rank, port, ddp_backend) for rank, command in enumerate(commands)]
-    try:
-        outputs = [rank.communicate(timeout=PATIENCE)[0] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(output[-2000:] for output in outputs)
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
 
 
 def load(save_dir):
@@ -100,11 +61,4 @@ def test_processes_stay_equal_and_every_parameter_learns(tiny_corpus, tmp_path, 
     options = [tiny_corpus.bin, "--arch", f"structattn_rnn_{arch}", *sizes, "--batch-size", 4, "--max-update", UPDATES]
     options += ["--criterion", "structattn_label_smoothed_cross_entropy", "--optimizer", "adam", "--lr", 0.01]
     options += ["--cpu", "--disable-validation", "--save-dir", tmp_path / "saved", "--user-dir", PACKAGE]
-    commands = [[WORKER, tmp_path / f"rank{rank}.pt"] for rank in (0, 1)]
-    # PyTorch's own wrapper, without a search for unused parameters, stops at a parameter without gradient.
-    run_two(commands, options, ddp_backend)
-    first, second = (torch.load(str(tmp_path / f"rank{rank}.pt"), weights_only=True) for rank in (0, 1))
-    assert first["received"].keys() == second["received"].keys() and all(first["received"].values())
-    assert first["parameters"].keys() == second["parameters"].keys()
-    for name, parameter in first["parameters"].items():
-        assert torch.equal(parameter, second["parameters"][name]), name
+    check_processes_stay_equal_and_every_parameter_learns(options, ddp_backend, tmp_path)

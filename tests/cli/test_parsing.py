@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from two_processes import check_processes_stay_equal_and_every_parameter_learns
 
 ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ("--user-dir", ROOT / "fairseq_structattn", "--task", "structattn_parsing")
 
 
 def write_trees(path, count, seed):
@@ -25,17 +27,21 @@ def write_trees(path, count, seed):
             file.write("\n")
 
 
-@pytest.mark.slow
-def test_from_trees_to_scores(tmp_path, run_fairseq):
-    call = []
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory):
+    folder, call = tmp_path_factory.mktemp("treebank"), []
     for seed, (split, count) in enumerate((("train", 200), ("valid", 20), ("test", 20))):
-        write_trees(tmp_path / f"{split}.conllu", count, seed)
-        call += [f"--{split}", str(tmp_path / f"{split}.conllu")]
+        write_trees(folder / f"{split}.conllu", count, seed)
+        call += [f"--{split}", str(folder / f"{split}.conllu")]
     script = [sys.executable, str(ROOT / "scripts" / "prepare" / "conllu.py")]
-    subprocess.run([*script, *call, "--dest", str(tmp_path)], check=True)
-    plugin = ["--user-dir", ROOT / "fairseq_structattn", "--task", "structattn_parsing"]
+    subprocess.run([*script, *call, "--dest", str(folder)], check=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_from_trees_to_scores(treebank, tmp_path, run_fairseq):
     output = run_fairseq(
-        "train", tmp_path / "bin", *plugin, "--arch", "structattn_parser", "--embed-dim", "16", "--affixes",
+        "train", treebank / "bin", *PLUGIN, "--arch", "structattn_parser", "--embed-dim", "16", "--affixes",
         "--parser-hidden-size", "16", "--dropout", "0.1", "--criterion", "structattn_parsing", "--optimizer", "adam",
         "--lr", "0.01", "--max-tokens", "200", "--max-epoch", "6", "--best-checkpoint-metric", "uas",
         "--maximize-best-checkpoint-metric", "--save-dir", tmp_path / "parser", "--no-epoch-checkpoints", "--cpu",
@@ -45,13 +51,23 @@ def test_from_trees_to_scores(tmp_path, run_fairseq):
     assert len(records) == 6 and float(records[-1]["valid_uas"]) > 80
     best = tmp_path / "parser" / "checkpoint_best.pt"
     script = [sys.executable, str(ROOT / "scripts" / "analysis" / "attachment_scores.py"), "--path", str(best)]
-    script += ["--data", str(tmp_path / "bin"), "--words", str(tmp_path / "test.words")]
-    script += ["--heads", str(tmp_path / "test.heads.words"), "--output", str(tmp_path / "scores.json")]
+    script += ["--data", str(treebank / "bin"), "--words", str(treebank / "test.words")]
+    script += ["--heads", str(treebank / "test.heads.words"), "--output", str(tmp_path / "scores.json")]
     subprocess.run(script, check=True)
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["risk"]["directed"] > 80 > scores["right-branching"]["directed"]
     script = [sys.executable, str(ROOT / "scripts" / "analysis" / "parse_sentences.py"), "--path", str(best)]
-    script += ["--data", str(tmp_path / "bin"), "--words", str(tmp_path / "test.words")]
+    script += ["--data", str(treebank / "bin"), "--words", str(treebank / "test.words")]
     subprocess.run([*script, "--output", str(tmp_path / "heads")], check=True)
     found = [line.split() for line in (tmp_path / "heads").read_text().splitlines()]
-    assert [len(line) for line in found] == [len(line.split()) for line in (tmp_path / "test.words").open()]
+    assert [len(line) for line in found] == [len(line.split()) for line in (treebank / "test.words").open()]
+
+
+@pytest.mark.slow
+def test_two_processes(treebank, tmp_path):
+    options = [
+        treebank / "bin", *PLUGIN, "--arch", "structattn_parser", "--embed-dim", 8, "--affixes",
+        "--parser-hidden-size", 8, "--criterion", "structattn_parsing", "--optimizer", "adam", "--lr", 0.01,
+        "--max-tokens", 100, "--max-update", 3, "--cpu", "--disable-validation", "--save-dir", tmp_path / "saved",
+    ]  # fmt: skip
+    check_processes_stay_equal_and_every_parameter_learns(options, "pytorch_ddp", tmp_path)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from two_processes import check_processes_stay_equal_and_every_parameter_learns
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = "--embed-dim 8 --hidden-size 8 --parser-hidden-size 4 --init-std 0.3 --dropout 0".split()
@@ -64,3 +65,14 @@ def test_training_and_validation(data, tmp_path, run_fairseq):
     )  # fmt: skip
     (record,) = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"test_accuracy"' in line]
     assert 50 < float(record["test_accuracy"]) <= 100
+
+
+@pytest.mark.slow
+def test_two_processes(data, tmp_path):
+    options = [
+        data, "--user-dir", ROOT / "fairseq_structattn", "--task", "structattn_sentence_pair", "--load-heads", *OPTIONS,
+        "--arch", "structattn_decomposable_tree", "--arc-score", "biaffine", "--criterion", "structattn_sentence_pair",
+        "--tree-supervision", "0.1", "--optimizer", "structattn_adagrad", "--lr", "0.02", "--batch-size", "10",
+        "--max-update", "3", "--cpu", "--disable-validation", "--save-dir", tmp_path / "saved",
+    ]  # fmt: skip
+    check_processes_stay_equal_and_every_parameter_learns(options, "pytorch_ddp", tmp_path)
