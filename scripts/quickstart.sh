@@ -21,7 +21,7 @@ step_number=0
 # stands for those of the training.
 show() {
     { grep --line-buffered -v -e "| {'_name'" -e 'Namespace(' -e '^[TDP]-' || true; } |
-        "$STRUCTATTN_PYTHON" "$scripts/progress.py" "$updates"
+        "$STRUCTATTN_PYTHON" -m fairseq_structattn.analysis.progress "$updates"
 }
 
 record() {
@@ -120,11 +120,11 @@ step translate translation.txt \
     --log-format none
 
 step score bleu.json \
-    "$python" "$scripts/analysis/score_bleu.py" --generated translation.txt --reference raw/test.en --tokenize none \
+    "$python" -m fairseq_structattn.analysis.score_bleu --generated translation.txt --reference raw/test.en --tokenize none \
     --output bleu.json
 
 step plot attention.png \
-    "$python" "$scripts/analysis/plot_attention.py" --data bin --user-dir "$user_dir" \
+    "$python" -m fairseq_structattn.analysis.plot_attention --data bin \
     --path checkpoints/checkpoint_best.pt --gen-subset test --beam 1 --sentences 3 --output attention.png
 
 structattn_say "finished after $((SECONDS - started)) seconds (installation not counted)"

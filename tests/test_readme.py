@@ -43,7 +43,6 @@ print(attention.distribution.__name__, attention.normalize, [tuple(table.shape) 
 def test_looking_inside():
     given = """
 import sys
-sys.path.insert(0, "tests/models")
 from argparse import Namespace
 from building import batch, build, sentences
 model = Namespace(models=[build("structattn_rnn_tree", attention_distribution="linear-chain")])

@@ -25,14 +25,12 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor
 
+from fairseq_structattn.analysis.files import check_outputs, command
+from fairseq_structattn.analysis.results import machine, replace_rows, versions
 from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree, use_backend
 from fairseq_structattn.distributions.kernels import triton_launch
 from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradients
 from fairseq_structattn.distributions.projective_tree.signed_log import marginals as paper_trees
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from files import check_outputs, command  # noqa: E402
-from results import machine, replace_rows, versions  # noqa: E402
 
 OURS = "fairseq_structattn"
 COPY = "copy"

@@ -10,18 +10,15 @@ on a busy machine is not counted. The user's cache stays as it is.
 import argparse
 import collections
 import os
-import sys
 import tempfile
 import time
 from typing import Callable, Dict, List
 
 import torch
 
+from fairseq_structattn.analysis.files import check_outputs, command
+from fairseq_structattn.analysis.results import machine, replace_rows, versions
 from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from files import check_outputs, command  # noqa: E402
-from results import machine, replace_rows, versions  # noqa: E402
 
 
 class CompileTimes:

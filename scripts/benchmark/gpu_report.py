@@ -8,13 +8,11 @@
 import argparse
 import math
 import os
-import sys
 import xml.etree.ElementTree as ElementTree
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from files import check_folders, check_outputs, command  # noqa: E402
-from results import read_results, table, write_json  # noqa: E402
+from fairseq_structattn.analysis.files import check_folders, check_outputs, command
+from fairseq_structattn.analysis.results import read_results, table, write_json
 
 PARTS = ("distributions", "training_speed", "half_precision")
 

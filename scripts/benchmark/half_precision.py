@@ -12,16 +12,14 @@ was not finite.
 import argparse
 import json
 import math
-import os
 import sys
 from typing import Dict, List, Optional
 
 import torch
+from training_speed import PRECISIONS, SYSTEMS, Trained, model_options, sample_batches
 
-sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.join(os.path.dirname(__file__), "..")]
-from files import check_outputs, command  # noqa: E402
-from results import machine, replace_rows, versions  # noqa: E402
-from training_speed import PRECISIONS, SYSTEMS, Trained, model_options, sample_batches  # noqa: E402
+from fairseq_structattn.analysis.files import check_outputs, command
+from fairseq_structattn.analysis.results import machine, replace_rows, versions
 
 
 def train(trained: Trained, batches: List[Dict], updates: int) -> Dict:

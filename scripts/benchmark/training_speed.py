@@ -10,7 +10,6 @@ BIN_DIR is a folder made by fairseq-preprocess, such as ``enja/char/bin`` of ``s
 """
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -22,10 +21,8 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.trainer import Trainer
 
 import fairseq_structattn  # noqa: F401  (registers the architectures)
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from files import check_outputs, command  # noqa: E402
-from results import machine, replace_rows, versions  # noqa: E402
+from fairseq_structattn.analysis.files import check_outputs, command
+from fairseq_structattn.analysis.results import machine, replace_rows, versions
 
 SIZES = (
     "--encoder-embed-dim 256 --encoder-hidden-size 256 --encoder-layers 1 --encoder-bidirectional "

@@ -26,11 +26,16 @@ import glob
 import json
 import os
 import re
-import sys
 from typing import Dict, List, NamedTuple, Tuple
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from files import InputError, check_folders, check_output_folders, command, numbered_lines, write_lines  # noqa: E402
+from fairseq_structattn.analysis.files import (
+    InputError,
+    check_folders,
+    check_output_folders,
+    command,
+    numbered_lines,
+    write_lines,
+)
 
 PUNCTUATION = re.compile(r"[.?]")
 NUMBERED = re.compile(r"(\d+)\s+(\S.*)")

@@ -20,8 +20,7 @@ import sys
 from collections import Counter
 from typing import Dict, Iterator, List, NamedTuple, Tuple
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from files import (  # noqa: E402
+from fairseq_structattn.analysis.files import (
     InputError,
     check_inputs,
     check_output_folders,

@@ -8,15 +8,13 @@ size has the same words. Pairs at the end that do not fill a group are left out.
 """
 
 import argparse
-import os
-import sys
 from typing import Dict, List
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
-from files import check_outputs, command, write_lines  # noqa: E402
-from parallel_corpus import CorpusError, prepare_split  # noqa: E402
-from parallel_corpus import as_words as tidy  # noqa: E402
+from parallel_corpus import as_words as tidy
+from parallel_corpus import prepare_split
+
+from fairseq_structattn.analysis.files import check_outputs, command, write_lines
+from fairseq_structattn.analysis.parallel_text import CorpusError
 
 
 def join(sentences: List[str], size: int) -> List[str]:

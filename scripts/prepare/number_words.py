@@ -13,11 +13,9 @@ neither the validation nor the test set. Everything else, with all of validation
 import argparse
 import os
 import random
-import sys
 from typing import Dict, List, Set
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from files import InputError, check_output_folders, command, write_lines  # noqa: E402
+from fairseq_structattn.analysis.files import InputError, check_output_folders, command, write_lines
 
 SMALLEST_SHARE = 10  # one training number in so many is taken from the smallest
 

@@ -21,30 +21,13 @@ import sys
 from collections import Counter
 from typing import Callable, Dict, List
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
-from files import InputError, check_output_folders, command, read_lines, write_lines  # noqa: E402
-from subwords import TYPES, Settings, Subwords, build  # noqa: E402
+from subwords import TYPES, Settings, Subwords, build
+
+from fairseq_structattn.analysis.files import InputError, check_output_folders, command, write_lines
+from fairseq_structattn.analysis.parallel_text import CorpusError, check_aligned, read_sentences
 
 MARKS = ("<pad>", "</s>")
 SIDES = {"source": "src", "target": "tgt"}  # as fairseq-preprocess abbreviates them
-
-
-class CorpusError(InputError):
-    """What is wrong with a corpus, where, and what to do about it."""
-
-
-def read_sentences(path: str) -> List[str]:
-    """The lines of a file, refused where they are not UTF-8 or hold no token."""
-    sentences = read_lines(path)
-    if not sentences:
-        raise CorpusError(f"{path}: the file is empty")
-    for number, sentence in enumerate(sentences, start=1):
-        if not sentence.strip():
-            raise CorpusError(
-                f"{path}, line {number}: empty line; remove it here and in the file of the other language"
-            )
-    return sentences
 
 
 def check_tokens(path: str, sentences: List[str]) -> None:
@@ -55,14 +38,6 @@ def check_tokens(path: str, sentences: List[str]) -> None:
                 f"{path}, line {number}: the token {mark} means something else to fairseq; write it otherwise, for "
                 f"example {mark.replace('<', '&lt;').replace('>', '&gt;')}"
             )
-
-
-def check_aligned(sentences: Dict[str, List[str]]) -> None:
-    """Refuses files of unequal length: from the first lost line on, every pair would be wrong."""
-    counts = {path: len(lines) for path, lines in sentences.items()}
-    if len(set(counts.values())) > 1:
-        listed = " but ".join(f"{path} has {count:,} lines" for path, count in counts.items())
-        raise CorpusError(f"{listed}: line n of one must translate line n of the other")
 
 
 def as_words(sentence: str) -> str:

@@ -8,12 +8,10 @@ import hashlib
 import io
 import os
 import re
-import sys
 from collections import Counter
 from typing import Iterable, List, NamedTuple
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from files import InputError, beside, check_inputs, read_lines, write_lines  # noqa: E402
+from fairseq_structattn.analysis.files import InputError, beside, check_inputs, read_lines, write_lines
 
 TYPES = ("unigram", "bpe", "char", "word")
 

@@ -22,11 +22,9 @@ depths seen in training, ``test`` all of them. The same options give the same fi
 import argparse
 import os
 import random
-import sys
 from typing import Dict, List, NamedTuple, Set, Tuple, Union
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from files import InputError, check_output_folders, command, write_lines  # noqa: E402
+from fairseq_structattn.analysis.files import InputError, check_output_folders, command, write_lines
 
 OPERATORS = ("+", "*")
 Formula = Union[str, Tuple]  # a number, or an operator and its parts

@@ -10,7 +10,7 @@ import torch  # noqa: E402
 from fairseq import checkpoint_utils  # noqa: E402
 from two_processes import check_processes_stay_equal_and_every_parameter_learns, run_two  # noqa: E402
 
-import fairseq_structattn  # noqa: F401, E402  (lets torch load checkpoints)
+import fairseq_structattn  # noqa: F401  (lets torch load checkpoints)
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_structattn"
 UPDATES = 4

@@ -50,13 +50,13 @@ def test_from_trees_to_scores(treebank, tmp_path, run_fairseq):
     records = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"valid_uas"' in line]
     assert len(records) == 6 and float(records[-1]["valid_uas"]) > 80
     best = tmp_path / "parser" / "checkpoint_best.pt"
-    script = [sys.executable, str(ROOT / "scripts" / "analysis" / "attachment_scores.py"), "--path", str(best)]
+    script = [sys.executable, "-m", "fairseq_structattn.analysis.attachment_scores", "--path", str(best)]
     script += ["--data", str(treebank / "bin"), "--words", str(treebank / "test.words")]
     script += ["--heads", str(treebank / "test.heads.words"), "--output", str(tmp_path / "scores.json")]
     subprocess.run(script, check=True)
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["risk"]["directed"] > 80 > scores["right-branching"]["directed"]
-    script = [sys.executable, str(ROOT / "scripts" / "analysis" / "parse_sentences.py"), "--path", str(best)]
+    script = [sys.executable, "-m", "fairseq_structattn.analysis.parse_sentences", "--path", str(best)]
     script += ["--data", str(treebank / "bin"), "--words", str(treebank / "test.words")]
     subprocess.run([*script, "--output", str(tmp_path / "heads")], check=True)
     found = [line.split() for line in (tmp_path / "heads").read_text().splitlines()]

@@ -11,12 +11,11 @@ import torch
 
 pytest.importorskip("fairseq")
 
-from fairseq import checkpoint_utils  # noqa: E402
+from fairseq import checkpoint_utils
 
-import fairseq_structattn  # noqa: E402,F401  (repairs the loading of checkpoints)
+import fairseq_structattn  # noqa: F401  (repairs the loading of checkpoints)
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "scripts"))
 from helpers_scripts import load_script  # noqa: E402
 
 PACKAGE = ROOT / "fairseq_structattn"

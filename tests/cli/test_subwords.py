@@ -149,7 +149,7 @@ def test_fairseq_and_score_bleu_agree_with_sacrebleu_by_hand(project, outputs, t
         precisions = "/".join(f"{precision:.1f}" for precision in by_hand.precisions)
         assert printed.groups() == (f"{by_hand.score:.2f}", precisions)
         (tmp_path / name).write_text(outputs[name], encoding="utf-8")
-        command = [sys.executable, str(REPOSITORY / "scripts" / "analysis" / "score_bleu.py")]
+        command = [sys.executable, "-m", "fairseq_structattn.analysis.score_bleu"]
         command += ["--generated", str(tmp_path / name), "--reference", str(project.raw / "test.en")]
         command += ["--output", str(tmp_path / "bleu.json")]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

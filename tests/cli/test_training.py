@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("fairseq")
 
-import torch  # noqa: E402
-from fairseq import checkpoint_utils  # noqa: E402
+import torch
+from fairseq import checkpoint_utils
 
-import fairseq_structattn  # noqa: F401, E402  (lets torch load checkpoints)
+import fairseq_structattn  # noqa: F401  (lets torch load checkpoints)
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_structattn"
 SENTENCES = 100

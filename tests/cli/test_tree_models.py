@@ -1,7 +1,6 @@
 """Syntactic attention from training to translation, and its measure both ways."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,9 @@ import torch
 
 pytest.importorskip("fairseq")
 
-from fairseq_structattn.models import StructuredAttentionRNN  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-from helpers_scripts import load_script  # noqa: E402
+from fairseq_structattn.analysis import length_to_failure
+from fairseq_structattn.models import StructuredAttentionRNN
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_structattn"
 
@@ -36,10 +34,9 @@ def test_greedy_translation_fails_where_teacher_forcing_does(run_fairseq, tiny_c
     logged = float(re.findall(r"length_to_failure ([0-9.]+)", log)[-1])
     generated = tmp_path / "generated"
     generated.write_text(run_fairseq("generate", *arguments, "--gen-subset", "test", "--beam", "1"))
-    script = load_script("analysis/length_to_failure.py")
     references = (tiny_corpus.raw / "test.tgt").read_text().splitlines()
-    hypotheses = script.read_hypotheses(str(generated), len(references)).sentences
-    measured = script.mean_share(hypotheses, references)
+    hypotheses = length_to_failure.read_hypotheses(str(generated), len(references)).sentences
+    measured = length_to_failure.mean_share(hypotheses, references)
     assert 5 < measured < 100
     assert logged == pytest.approx(measured, abs=0.02)
 

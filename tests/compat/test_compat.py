@@ -12,15 +12,15 @@ import torch
 
 pytest.importorskip("fairseq")
 
-from fairseq import checkpoint_utils  # noqa: E402
-from fairseq.data import data_utils, language_pair_dataset, token_block_dataset  # noqa: E402
-from fairseq.dataclass import initialize  # noqa: E402
-from fairseq.ngram_repeat_block import NGramRepeatBlock  # noqa: E402
-from fairseq.search import DiverseBeamSearch, Sampling  # noqa: E402
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment  # noqa: E402
-from fairseq.sequence_scorer import SequenceScorer  # noqa: E402
+from fairseq import checkpoint_utils
+from fairseq.data import data_utils, language_pair_dataset, token_block_dataset
+from fairseq.dataclass import initialize
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.search import DiverseBeamSearch, Sampling
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_scorer import SequenceScorer
 
-from fairseq_structattn import compat  # noqa: E402
+from fairseq_structattn import compat
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -113,7 +113,6 @@ import io, logging, sys
 printed = io.StringIO()
 logging.basicConfig(stream=printed, level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
 import fairseq
-sys.path.insert(0, sys.argv[1])
 from fairseq import checkpoint_utils, sequence_generator, tasks
 from fairseq.data import data_utils
 def looked_at():
@@ -128,8 +127,8 @@ print("".join(line for line in printed.getvalue().splitlines(True) if line.start
 @pytest.mark.parametrize("setting", ["0", "1"])
 def test_one_line_says_what_is_repaired_and_a_variable_leaves_fairseq_alone(setting):
     printed = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", IMPORT, str(REPOSITORY)],
-        env={**os.environ, "STRUCTATTN_COMPAT": setting},
+        [sys.executable, "-W", "ignore", "-c", IMPORT],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "STRUCTATTN_COMPAT": setting},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -1,19 +1,15 @@
 """Entropy of attention: worked out by hand, where it is zero, and training for and against it."""
 
 import math
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
+from building import DICTIONARY, batch, build, sentences
 
 from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
 from fairseq_structattn.criterions.attention_entropy import attention_entropy
 from fairseq_structattn.distributions import Categorical, LinearChain
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from building import DICTIONARY, batch, build, sentences  # noqa: E402
 
 ALL = torch.ones(1, 2, dtype=torch.bool)
 

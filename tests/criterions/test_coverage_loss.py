@@ -1,17 +1,13 @@
 """Coverage loss: worked out by hand, where it is zero, and what training with it does."""
 
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
+from building import DICTIONARY, batch, build, sentences
 
 from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
 from fairseq_structattn.criterions.coverage_loss import coverage_loss
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from building import DICTIONARY, batch, build, sentences  # noqa: E402
 
 ALL = torch.ones(1, 3, dtype=torch.bool)
 REPEATED = torch.tensor([[[0.75, 0.25], [0.5, 0.5], [1.0, 0.0]]])

@@ -1,13 +1,12 @@
 """Alignments of a whole data set: links to words that there are not, what is counted, and what options do to them."""
 
 import logging
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from building import DICTIONARY, build, sentences
 from fairseq.data import (
     AppendTokenDataset,
     LanguagePairDataset,
@@ -21,9 +20,6 @@ from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy, g
 from fairseq_structattn.criterions.given_links import check_alignments
 from fairseq_structattn.tasks.cut_alignments import CutAlignments
 from fairseq_structattn.tasks.word_counts import word_counts
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from building import DICTIONARY, build, sentences  # noqa: E402
 
 CFG = Namespace(source_lang="de", target_lang="en", train_subset="train", data="bin", load_alignments=True)
 SOURCE, TARGET = [5, 3, 8], [4, 4, 6]  # words

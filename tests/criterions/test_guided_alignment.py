@@ -2,20 +2,16 @@
 
 import math
 import random
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
+from building import DICTIONARY, SIZES, build
 from fairseq.data.language_pair_dataset import collate
 
 from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
 from fairseq_structattn.criterions.guided_alignment import alignment_matrix, guided_alignment_loss
 from fairseq_structattn.distributions import Categorical
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from building import DICTIONARY, SIZES, build  # noqa: E402
 
 PAD, EOS = DICTIONARY.pad(), DICTIONARY.eos()
 

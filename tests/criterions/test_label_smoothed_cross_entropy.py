@@ -1,18 +1,14 @@
 """Our criterion against fairseq's, its penalty worked out by hand, and what it logs."""
 
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
+from building import DICTIONARY, batch, build, sentences
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.logging import metrics
 
 from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from building import DICTIONARY, batch, build, sentences  # noqa: E402
 
 TASK = Namespace(target_dictionary=DICTIONARY, cfg=Namespace())
 SAMPLE = batch(sentences([5, 3, 7]), sentences([4, 6, 2], seed=1))

@@ -1,20 +1,16 @@
 """The terms on attention as parts of the criterion: what is computed, added, divided by and logged."""
 
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
+from building import DICTIONARY, STOCK, TASK, batch, build, sentences
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.logging import metrics
+from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
 from fairseq_structattn.criterions.label_smoothed_cross_entropy import TERMS
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from building import DICTIONARY, STOCK, TASK, batch, build, sentences  # noqa: E402
-from fairseq.models import ARCH_MODEL_REGISTRY  # noqa: E402
 
 SAMPLE = {
     **batch(sentences([6, 4, 5]), sentences([3, 5, 4], seed=1)),

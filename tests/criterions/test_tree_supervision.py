@@ -1,19 +1,15 @@
 """Supervision by given heads: worked out by hand, where it is zero, what is refused, and recovering given trees."""
 
 import math
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import torch
+from building import DICTIONARY, batch, build, sentences
 
 from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
 from fairseq_structattn.criterions.tree_supervision import tree_supervision_loss, why_impossible
 from fairseq_structattn.distributions import IndependentHeads, ProjectiveTree, SpanningTree
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-from building import DICTIONARY, batch, build, sentences  # noqa: E402
 
 # Arcs of two words, heads by words: 0→1→2, 0→2→1 and both on the root weigh 2·5, 3·7 and 2·3.
 WEIGHTS = torch.tensor([[[2.0, 3.0], [1.0, 5.0], [7.0, 1.0]]])

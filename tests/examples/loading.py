@@ -1,7 +1,6 @@
 """The example projects as fairseq sees them: modules in a folder that is given to ``--user-dir``."""
 
 import importlib
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -10,6 +9,4 @@ INSTALLED = {"PYTHONPATH": str(ROOT)}
 
 
 def load_example(name):
-    if str(EXAMPLES) not in sys.path:
-        sys.path.append(str(EXAMPLES))
     return importlib.import_module(name)

@@ -1,20 +1,24 @@
-"""All Python scripts but the benchmarks: they check what they are given before they begin, and report errors alike."""
+"""All tools and scripts but the benchmarks: they check what they are given before they begin; errors look alike."""
 
 import gzip
+import importlib
 import json
 import os
 import re
 
 import pytest
-from helpers_scripts import SCRIPTS, load_script
+from helpers_scripts import ROOT, SCRIPTS, load_script
 from made_records import record, records, words
 
-ALL = sorted(
-    path.relative_to(SCRIPTS).as_posix()
-    for path in SCRIPTS.rglob("*.py")
-    if "benchmark" not in path.parts and re.search(r"^def main\(", path.read_text(encoding="utf-8"), re.MULTILINE)
-)
-FILTERS = {"progress.py"}  # which are given no files
+PACKAGE = ROOT / "fairseq_structattn"
+# Where each lies, by a name: analysis/… are the package's.
+ALL = {
+    path.relative_to(root).as_posix(): path
+    for root, folder in ((PACKAGE, "analysis"), (SCRIPTS, "experiments"), (SCRIPTS, "prepare"))
+    for path in sorted((root / folder).rglob("*.py"))
+    if re.search(r"^def main\(", path.read_text(encoding="utf-8"), re.MULTILINE)
+}
+FILTERS = {"analysis/progress.py"}  # which are given no files
 SENTENCES = ["one two three four five", "six seven eight nine ten"]
 FAIRSEQ = ("plot_attention", "export_", "average", "draw_trees", "induced_trees", "parallel_corpus", "parse_sentences")
 BINARISING = ("prepare/conllu.py", "prepare/parallel_corpus.py", "prepare/snli.py")
@@ -22,6 +26,7 @@ BINARISING = ("prepare/conllu.py", "prepare/parallel_corpus.py", "prepare/snli.p
 # IN/name is an input (of parallel corpora a prefix), OUT the output.
 COMMANDS = {
     "analysis/attachment_scores.py": "--words IN/text.en --heads IN/heads --output OUT",
+    "analysis/average_checkpoints.py": "IN/checkpoint --output OUT.pt",
     "analysis/bleu_by_length.py": (
         "--source IN/text.en --reference IN/text.de --system a IN/text.de --system b IN/generated --output OUT"
     ),
@@ -30,9 +35,11 @@ COMMANDS = {
     "analysis/length_to_failure.py": "--subset a IN/generated IN/text.de --output OUT",
     "analysis/parse_sentences.py": "--path IN/checkpoint --data DATA --words IN/text.en --output OUT",
     "analysis/plot_attention.py": "--records IN/records --output OUT.html",
+    "analysis/results.py": (
+        "score --results OUT --system a --setting b --split test --bleu IN/bleu --train-log IN/log --command c --seed 1"
+    ),
     "analysis/score_bleu.py": "--generated IN/generated --reference IN/text.de --output OUT",
     "analysis/word_alignment.py": "--records IN/records --output OUT",
-    "average_checkpoints.py": "IN/checkpoint --output OUT.pt",
     "experiments/long_sentences/report.py": "IN/long --dest OUT/",
     "experiments/tree_transduction/draw_trees.py": "DATA --model a IN/checkpoint --output OUT.png",
     "experiments/tree_transduction/induced_trees.py": "IN/checkpoint DATA --output OUT",
@@ -46,9 +53,6 @@ COMMANDS = {
     ),
     "prepare/snli.py": "--train IN/pairs.jsonl --valid IN/pairs.jsonl --test IN/pairs.jsonl --dest OUT/",
     "prepare/tree_transduction.py": "--train 9 --valid 2 --test 2 --dest OUT/",
-    "results.py": (
-        "score --results OUT --system a --setting b --split test --bleu IN/bleu --train-log IN/log --command c --seed 1"
-    ),
 }
 BROKEN = {
     "missing": None,
@@ -60,8 +64,8 @@ BROKEN = {
 
 def test_every_script_is_known_here_and_reports_errors_in_one_way():
     assert {name for name in ALL if not name.startswith("experiments")} - FILTERS <= set(COMMANDS) <= set(ALL)
-    for name in ALL:
-        text = (SCRIPTS / name).read_text(encoding="utf-8")
+    for name, path in ALL.items():
+        text = path.read_text(encoding="utf-8")
         assert "@command\ndef main(arguments=None)" in text and "sys.exit(" not in text, name
 
 
@@ -108,10 +112,16 @@ def arguments(name, given, replaced=None, output=None):
     return made
 
 
+def load(name):
+    if PACKAGE in ALL[name].parents:
+        return importlib.import_module("fairseq_structattn." + name[: -len(".py")].replace("/", "."))
+    return load_script(name)
+
+
 def run(name, given, monkeypatch, **changes):
     if any(script in name for script in FAIRSEQ):
         pytest.importorskip("fairseq")
-    module = load_script(name)
+    module = load(name)
     if name in BINARISING:
         monkeypatch.setattr(module, "binarise", lambda *options: None)
     module.main(arguments(name, given, **changes))

@@ -7,23 +7,22 @@ import subprocess
 import sys
 from collections import Counter
 
+import comparison
+import kept_statistics
 import numpy as np
 import pytest
+import segments
+import settings
 import torch
 from helpers_scripts import SCRIPTS, load_script
 
+from fairseq_structattn.analysis.attention_records import AttentionRecord
+from fairseq_structattn.analysis.paired_tests import p_value, sentence_statistics
+
 HERE = SCRIPTS / "experiments" / "enja"
-sys.path.insert(0, str(HERE))
 prepare = load_script("experiments/enja/prepare.py")
 report = load_script("experiments/enja/report.py")
 one_run = load_script("experiments/enja/one_run.py")
-
-import comparison  # noqa: E402
-import kept_statistics  # noqa: E402
-import segments  # noqa: E402
-import settings  # noqa: E402
-from attention_records import AttentionRecord  # noqa: E402
-from paired_tests import p_value, sentence_statistics  # noqa: E402
 
 WORDS = "the a cat dog sees runs and two of them very slowly".split()
 VERSIONS = {"python": "3.11.7", "sacrebleu": "2.6.0"}

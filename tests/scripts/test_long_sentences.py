@@ -118,7 +118,7 @@ def test_repeated_words_are_counted_within_a_translation():
 
 def test_work_without_a_finished_run_is_refused(tmp_path, monkeypatch):
     (tmp_path / "vanilla-1").mkdir()
-    monkeypatch.setattr("sys.argv", ["report.py", str(tmp_path), "--dest", str(report.HERE)])
+    monkeypatch.setattr("sys.argv", ["report.py", str(tmp_path), "--dest", str(HERE)])
     with pytest.raises(SystemExit, match="no finished run"):
         report.main()
 

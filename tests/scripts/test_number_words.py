@@ -1,5 +1,7 @@
 """scripts/prepare/number_words.py: distinct numbers, nothing shared between splits, the same files every time."""
 
+import sys
+
 import pytest
 from helpers_scripts import load_script
 
@@ -60,6 +62,6 @@ def test_files_are_aligned_and_reproducible(tmp_path):
 
 
 def test_missing_num2words_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(number_words.sys.modules, "num2words", None)
+    monkeypatch.setitem(sys.modules, "num2words", None)
     with pytest.raises(SystemExit, match="quickstart"):
         number_words.main(["--dest", str(tmp_path)])

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from argparse import Namespace
 
+import make_run
 import numpy as np
 import pytest
+import systems
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from helpers_scripts import SCRIPTS, load_script
@@ -16,11 +18,8 @@ from helpers_scripts import SCRIPTS, load_script
 import fairseq_structattn  # noqa: F401  (registers the architectures)
 
 HERE = SCRIPTS / "experiments" / "snli"
-sys.path.insert(0, str(HERE))
 report = load_script("experiments/snli/report.py")
 prepare = load_script("experiments/snli/prepare.py")
-import make_run  # noqa: E402
-import systems  # noqa: E402
 
 VERSIONS = {"python": "3.11.7"}
 

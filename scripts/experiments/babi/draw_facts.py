@@ -10,17 +10,12 @@ and facts the last model has right, and of whose facts each other model misses s
 
 import argparse
 import logging
-import os
-import sys
 from typing import List, NamedTuple, Optional
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-SCRIPTS = os.path.join(REPOSITORY, "scripts")
-sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
-from attention_records import AttentionRecord  # noqa: E402
-from files import InputError, check_folders, check_inputs, check_outputs, command  # noqa: E402
-from picture_files import check_picture, save_picture  # noqa: E402
+from fairseq_structattn.analysis import PLUGIN
+from fairseq_structattn.analysis.attention_records import AttentionRecord
+from fairseq_structattn.analysis.files import InputError, check_folders, check_inputs, check_outputs, command
+from fairseq_structattn.analysis.picture_files import check_picture, save_picture
 
 CELL = 0.26  # inches
 LABEL_FONT = 9
@@ -78,10 +73,10 @@ def _draw_model(axis, selected: Selected) -> None:
 
 
 def records_of(path: str, data: str, subset: str) -> List[AttentionRecord]:
-    from export_attention import load_dataset, load_models
-    from fact_records import fact_records, selects_facts
+    from fairseq_structattn.analysis.export_attention import load_dataset, load_models
+    from fairseq_structattn.analysis.fact_records import fact_records, selects_facts
 
-    models, task = load_models(path, data, os.path.join(REPOSITORY, "fairseq_structattn"), cpu=True)
+    models, task = load_models(path, data, PLUGIN, cpu=True)
     if not selects_facts(models):
         raise InputError(f"--model {path}: a model of another kind; name a checkpoint of structattn_memn2n")
     dataset = load_dataset(task, subset)

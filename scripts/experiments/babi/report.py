@@ -10,16 +10,14 @@ the mean over the ten best of twenty.
 import argparse
 import os
 import statistics
-import sys
 from typing import Dict, List, Optional, Tuple
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", ".."))
-sys.path.insert(0, HERE)
-from files import InputError, check_inputs, command  # noqa: E402
-from results import markdown_row, put_table  # noqa: E402
-from trainings import SETTINGS, STEPS, SYSTEMS, read_rows  # noqa: E402
+from trainings import SETTINGS, STEPS, SYSTEMS, read_rows
 
+from fairseq_structattn.analysis.files import InputError, check_inputs, command
+from fairseq_structattn.analysis.results import markdown_row, put_table
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 NAMES = {
     2: "two supporting facts",
     3: "three supporting facts",

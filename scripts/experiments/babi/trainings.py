@@ -11,15 +11,19 @@ import argparse
 import hashlib
 import json
 import os
-import sys
 import time
 from typing import Dict, Iterable, List, NamedTuple, Set
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-sys.path.insert(0, os.path.join(REPOSITORY, "scripts"))
-from files import InputError, check_folders, check_inputs, check_output_folders, command, numbered_lines  # noqa: E402
-from results import machine, versions  # noqa: E402
+from fairseq_structattn.analysis import PLUGIN
+from fairseq_structattn.analysis.files import (
+    InputError,
+    check_folders,
+    check_inputs,
+    check_output_folders,
+    command,
+    numbered_lines,
+)
+from fairseq_structattn.analysis.results import machine, versions
 
 # Steps of each task (Kim et al. 2017, table 4).
 STEPS = {2: 2, 3: 3, 7: 3, 8: 3, 11: 2, 13: 2, 14: 2, 15: 2, 16: 3, 17: 2, 18: 2, 19: 2}
@@ -103,7 +107,7 @@ def train(start: Start, data: str, folder: str) -> None:
 
     # fairseq keeps the best score so far on the function itself, where the next training would find it.
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
-    given = [data, "--user-dir", os.path.join(REPOSITORY, "fairseq_structattn"), "--seed", str(start.seed), "--cpu"]
+    given = [data, "--user-dir", PLUGIN, "--seed", str(start.seed), "--cpu"]
     given += [*start.options, "--save-dir", folder, "--batch-size-valid", "500", "--num-workers", "0"]
     given += ["--no-epoch-checkpoints", "--no-last-checkpoints", "--no-save-optimizer-state"]
     parser = options.get_training_parser()

@@ -5,7 +5,8 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from kept_statistics import decode, decode_translations
-from paired_tests import TIE, bleu
+
+from fairseq_structattn.analysis.paired_tests import TIE, bleu
 
 BOUNDS = (10, 15, 20)  # characters of a source sentence
 BOUND_LABELS = ("< 10", "10–14", "15–19", "≥ 20")

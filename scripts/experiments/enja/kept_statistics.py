@@ -8,7 +8,8 @@ import string
 from typing import List, Sequence
 
 import numpy as np
-from paired_tests import sentence_statistics
+
+from fairseq_structattn.analysis.paired_tests import sentence_statistics
 
 ALPHABET = string.digits + string.ascii_letters + "-_"
 ORDERS = 4

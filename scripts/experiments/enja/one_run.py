@@ -16,18 +16,17 @@ import subprocess
 import sys
 from typing import Dict, List
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPTS = os.path.join(HERE, "..", "..")
-sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis"), os.path.join(SCRIPTS, "experiments")]
-import kept_statistics  # noqa: E402
-import results  # noqa: E402
-import segments  # noqa: E402
-from attention_records import AttentionRecord  # noqa: E402
-from files import InputError, beside, command, read_lines, write_lines  # noqa: E402
-from generated import read_translations  # noqa: E402
-from kept_run import KeptRun  # noqa: E402
-from settings import SEARCH, parse_name, train_options  # noqa: E402
+import kept_statistics
+import segments
+from settings import SEARCH, parse_name, train_options
 
+from fairseq_structattn.analysis import results
+from fairseq_structattn.analysis.attention_records import AttentionRecord
+from fairseq_structattn.analysis.files import InputError, beside, command, read_lines, write_lines
+from fairseq_structattn.analysis.generated import read_translations
+from fairseq_structattn.analysis.kept_run import KeptRun
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 USER_DIR = os.path.join(HERE, "uncoupled_chain")
 SUBSETS = {"test": "test", "test2": "test1"}  # as they are called here, and by fairseq
 DRAWN = (12, 17, 21, 24, 26)  # sentences of the first test set
@@ -155,8 +154,9 @@ class Run(KeptRun):
 
     def _looked_into(self) -> Dict:
         """Attention to a few translations, and of characters the boundaries of segments."""
-        from export_attention import export, load_dataset, load_models
         from fairseq.dataclass.configs import GenerationConfig
+
+        from fairseq_structattn.analysis.export_attention import export, load_dataset, load_models
 
         models, task = load_models(self._checkpoint, os.path.join(self.data, "bin"), USER_DIR, cpu=True)
         test = load_dataset(task, "test")

@@ -11,14 +11,14 @@ import sys
 from collections import Counter
 from typing import List, Tuple
 
+from settings import SIDES
+
+from fairseq_structattn.analysis.files import InputError, command, write_lines
+from fairseq_structattn.analysis.parallel_text import check_aligned, read_sentences
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
 PREPARE = os.path.join(SCRIPTS, "prepare")
-sys.path[:0] = [HERE, SCRIPTS, PREPARE]
-from files import InputError, command, write_lines  # noqa: E402
-from parallel_corpus import check_aligned, read_sentences  # noqa: E402
-from settings import SIDES  # noqa: E402
-
 HELD_OUT = 2000
 SOURCE_OPTIONS = {
     "char": ["--source-characters"],

@@ -8,19 +8,17 @@ Nothing is trained and no corpus is needed. A system without runs is shown as mi
 import argparse
 import os
 import statistics
-import sys
 from typing import Dict, List, Sequence
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPTS = os.path.join(HERE, "..", "..")
-sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis")]
-import report_pictures  # noqa: E402
-from comparison import BOUND_LABELS, Difference, Runs, bias, by_length, coupling, difference  # noqa: E402
-from files import command, read_json, write_lines  # noqa: E402
-from results import BEGIN, END, put_table  # noqa: E402
-from segments import Count  # noqa: E402
-from settings import MODELS, SEEDS, TITLES, TUNED, Name, chosen, finals, parse_name  # noqa: E402
+import report_pictures
+from comparison import BOUND_LABELS, Difference, Runs, bias, by_length, coupling, difference
+from segments import Count
+from settings import MODELS, SEEDS, TITLES, TUNED, Name, chosen, finals, parse_name
 
+from fairseq_structattn.analysis.files import command, read_json, write_lines
+from fairseq_structattn.analysis.results import BEGIN, END, put_table
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 TESTS = ("test", "test2")
 MISSING = "–"
 

@@ -2,16 +2,21 @@
 
 import os
 import statistics
-import sys
 from typing import Dict, List, Sequence, Tuple
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "..", "..", "analysis")]
-from attention_figures import LABEL_FONT, colour_scale, draw_heatmap, largest_weight, measure, save_figure  # noqa: E402
-from attention_records import AttentionRecord  # noqa: E402
-from comparison import BOUND_LABELS, by_length, coupling  # noqa: E402
-from figure_fonts import font_families  # noqa: E402
-from settings import SYSTEMS, TITLES  # noqa: E402
+from comparison import BOUND_LABELS, by_length, coupling
+from settings import SYSTEMS, TITLES
+
+from fairseq_structattn.analysis.attention_figures import (
+    LABEL_FONT,
+    colour_scale,
+    draw_heatmap,
+    largest_weight,
+    measure,
+    save_figure,
+)
+from fairseq_structattn.analysis.attention_records import AttentionRecord
+from fairseq_structattn.analysis.figure_fonts import font_families
 
 BAR = 2.0  # BLEU, what the chain was to gain on characters in the paper's model
 COLOURS = {system: f"C{number}" for number, system in enumerate(SYSTEMS)}

@@ -7,7 +7,7 @@ random segmentation has as many boundaries in places drawn at random; how many a
 
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
-from attention_records import AttentionRecord
+from fairseq_structattn.analysis.attention_records import AttentionRecord
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 

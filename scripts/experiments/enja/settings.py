@@ -9,8 +9,7 @@ import re
 import sys
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-from files import InputError, command, read_json  # noqa: E402
+from fairseq_structattn.analysis.files import InputError, command, read_json
 
 SIDES = ("char", "word", "pieces")
 SEEDS = (1, 2, 3)

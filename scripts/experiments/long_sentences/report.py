@@ -6,17 +6,28 @@ python scripts/experiments/long_sentences/report.py WORK_DIR
 import argparse
 import os
 import statistics
-import sys
 from typing import Callable, Dict, List, Tuple
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPTS = os.path.join(HERE, "..", "..")
-sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
-from bleu_by_length import Comparison, buckets, measure, plot  # noqa: E402
-from files import InputError, check_folders, check_inputs, check_output_folders, command, read_lines  # noqa: E402
-from generated import Translations, read_translations  # noqa: E402
-from picture_files import check_picture  # noqa: E402
-from results import add_rows, log_records, markdown_row, put_table, read_results, sources, split_readme  # noqa: E402
+from fairseq_structattn.analysis.bleu_by_length import Comparison, buckets, measure, plot
+from fairseq_structattn.analysis.files import (
+    InputError,
+    check_folders,
+    check_inputs,
+    check_output_folders,
+    command,
+    read_lines,
+)
+from fairseq_structattn.analysis.generated import Translations, read_translations
+from fairseq_structattn.analysis.picture_files import check_picture
+from fairseq_structattn.analysis.results import (
+    add_rows,
+    log_records,
+    markdown_row,
+    put_table,
+    read_results,
+    sources,
+    split_readme,
+)
 
 SYSTEMS = ("vanilla", "bahdanau", "luong_general", "crf")
 BASELINE = "luong_general"

@@ -15,15 +15,13 @@ import subprocess
 import sys
 from typing import Dict, List, Optional, Tuple
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPTS = os.path.join(HERE, "..", "..")
-sys.path[:0] = [HERE, SCRIPTS, os.path.join(SCRIPTS, "analysis"), os.path.join(SCRIPTS, "experiments")]
-import results  # noqa: E402
-from files import InputError, beside, command, read_lines, write_json, write_lines  # noqa: E402
-from kept_run import KeptRun  # noqa: E402
-from systems import WITH_TREES, data_of, teacher, train_options  # noqa: E402
+from systems import WITH_TREES, data_of, teacher, train_options
 
-USER_DIR = os.path.join(SCRIPTS, "..", "fairseq_structattn")
+from fairseq_structattn.analysis import PLUGIN, results
+from fairseq_structattn.analysis.files import InputError, beside, command, read_lines, write_json, write_lines
+from fairseq_structattn.analysis.kept_run import KeptRun
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 METRICS = {"parser": "uas", "pairs": "accuracy", "published": "accuracy", "translation": "bleu"}
 
 
@@ -81,7 +79,7 @@ class Run(KeptRun):
     def _train(self) -> None:
         if os.path.exists(os.path.join(self.folder, "trained")):
             return
-        call = ["train", os.path.join(self.data, "bin"), "--user-dir", USER_DIR, *self.options]
+        call = ["train", os.path.join(self.data, "bin"), "--user-dir", PLUGIN, *self.options]
         call += ["--embed-path", self.vectors] if self.vectors else []
         call += ["--seed", str(self.seed), "--update-epoch-batch-itr", "True"]
         call += ["--save-dir", self.folder, "--log-file", os.path.join(self.folder, "train.log")]
@@ -140,15 +138,15 @@ class Run(KeptRun):
 
     def _chance(self) -> Dict:
         """Attachment scores of what needs no model."""
-        from attachment_scores import chance
+        from fairseq_structattn.analysis.attachment_scores import chance
 
         found = chance(_test_set(self.data)[1], "single")
         return {name: {kind: round(value, 2) for kind, value in of.items()} for name, of in found.items()}
 
     def _attachment(self, treebank: str, lowercase: bool) -> Dict:
         """Attachment scores on a test set of trees."""
-        from attachment_scores import of_model
-        from parsers import load_parser
+        from fairseq_structattn.analysis.attachment_scores import of_model
+        from fairseq_structattn.analysis.parsers import load_parser
 
         sentences, gold = _test_set(treebank, lowercase)
         found = of_model(load_parser(self.checkpoint, os.path.join(self.data, "bin")), sentences, gold)
@@ -196,12 +194,13 @@ class Run(KeptRun):
         return right
 
     def _test_translation(self) -> Dict:
-        from generated import read_translations
         from sacrebleu.metrics import BLEU
+
+        from fairseq_structattn.analysis.generated import read_translations
 
         output = os.path.join(self.folder, "test.txt")
         if not os.path.exists(output):
-            call = ["generate", os.path.join(self.data, "bin"), "--user-dir", USER_DIR, "--path", self.checkpoint]
+            call = ["generate", os.path.join(self.data, "bin"), "--user-dir", PLUGIN, "--path", self.checkpoint]
             call += "--source-lang en --target-lang de --beam 5 --max-tokens 3000 --num-workers 0".split()
             with beside(output) as made, open(made, "w", encoding="utf-8") as file:
                 self._call(call, "generate.log", output=file)
@@ -213,7 +212,7 @@ class Run(KeptRun):
 
 def _test_set(treebank: str, lowercase: bool = False) -> Tuple[List[List[str]], List[List[int]]]:
     """Sentences and their heads."""
-    from parsers import read_gold
+    from fairseq_structattn.analysis.parsers import read_gold
 
     sentences, gold = read_gold(*(os.path.join(treebank, f"test{name}") for name in (".words", ".heads.words")))
     return ([[word.lower() for word in words] for words in sentences] if lowercase else sentences), gold
@@ -236,7 +235,7 @@ def unpack(text: str) -> List[bool]:
 
 def write_heads(parser: Run, words: str, output: str) -> None:
     """Parses a file of sentences, if that has not been done."""
-    from parsers import load_parser, parse
+    from fairseq_structattn.analysis.parsers import load_parser, parse
 
     if not os.path.exists(output):
         sentences = [line.split() for line in read_lines(words)]

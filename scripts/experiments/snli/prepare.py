@@ -14,12 +14,12 @@ import subprocess
 import sys
 from typing import List
 
+from systems import TEACHER, WITH_TREES, data_of, teacher
+
+from fairseq_structattn.analysis.files import InputError, command, write_lines
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
-sys.path[:0] = [HERE, SCRIPTS]
-from files import InputError, command, write_lines  # noqa: E402
-from systems import TEACHER, WITH_TREES, data_of, teacher  # noqa: E402
-
 # Of the development set, the only labelled pairs beside the test set where there is no training set. The premises of
 # the two parts are distinct.
 ROWS = {"train": "0:8842", "valid": "8842:9842"}

@@ -9,19 +9,16 @@ import argparse
 import os
 import shutil
 import statistics
-import sys
 from typing import Callable, Dict, List, NamedTuple, Sequence
 
 import numpy as np
+from make_run import METRICS, unpack
+from systems import PAPER, SEEDS, SYSTEMS, TITLES, TRANSLATION_TITLES, WITH_TREES, parsers, runs
+
+from fairseq_structattn.analysis.files import command, read_json
+from fairseq_structattn.analysis.results import markdown_row, put_table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SCRIPTS = os.path.join(HERE, "..", "..")
-sys.path[:0] = [HERE, SCRIPTS]
-from files import command, read_json  # noqa: E402
-from make_run import METRICS, unpack  # noqa: E402
-from results import markdown_row, put_table  # noqa: E402
-from systems import PAPER, SEEDS, SYSTEMS, TITLES, TRANSLATION_TITLES, WITH_TREES, parsers, runs  # noqa: E402
-
 MISSING = "–"
 SAMPLES, SEED = 2000, 12345
 DECODINGS = ("argmax", "risk")

@@ -3,12 +3,10 @@
 A run is ``parser.SCORE.TREES.ROOTS.CASE``, ``pairs.SYSTEM``, ``published.SYSTEM`` or ``translation.SYSTEM``.
 """
 
-import os
 import sys
 from typing import Dict, List
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-from files import InputError, command  # noqa: E402
+from fairseq_structattn.analysis.files import InputError, command
 
 SEEDS = (1, 2, 3)
 TREES = {"projective": "projective-tree", "spanning": "spanning-tree"}

@@ -9,30 +9,25 @@ depth and length are as asked.
 
 import argparse
 import logging
-import os
-import sys
 from typing import List, Tuple
 
 import torch
 from torch import Tensor
 
+from fairseq_structattn.analysis import PLUGIN
+from fairseq_structattn.analysis.export_attention import check_model, load_dataset, load_models
+from fairseq_structattn.analysis.figure_fonts import displayed
+from fairseq_structattn.analysis.files import InputError, check_outputs, command
+from fairseq_structattn.analysis.picture_files import check_picture, save_picture
+from fairseq_structattn.analysis.tree_figures import draw_tree
 from fairseq_structattn.distributions import ProjectiveTree
 
-SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
-from export_attention import check_model, load_dataset, load_models  # noqa: E402
-from figure_fonts import displayed  # noqa: E402
-from files import InputError, check_outputs, command  # noqa: E402
-from picture_files import check_picture, save_picture  # noqa: E402
-from tree_figures import draw_tree  # noqa: E402
-
-USER_DIR = os.path.join(SCRIPTS, "..", "fairseq_structattn")
 SUBSETS = {2: "test", 3: "test1", 4: "test2", 5: "test3", 6: "test4"}
 
 
 def parse(checkpoint: str, data: str, depth: int, longest: int) -> Tuple[List[str], Tensor, Tensor]:
     """The tokens of a formula, the marginals of its arcs and its best tree, each ``[n+1, n]``."""
-    (model,), task = load_models(checkpoint, data, USER_DIR, cpu=True)
+    (model,), task = load_models(checkpoint, data, PLUGIN, cpu=True)
     if model.encoder.parser is None:
         raise InputError(f"--model {checkpoint}: trained with --source-attention none, so it has no trees to draw")
     formulas = (item["source"] for item in load_dataset(task, SUBSETS[depth]))

@@ -12,21 +12,15 @@ and on average over words.
 """
 
 import argparse
-import os
-import sys
 from typing import Dict, List, Set, Tuple
 
 import torch
 from torch import Tensor
 
+from fairseq_structattn.analysis import PLUGIN
+from fairseq_structattn.analysis.export_attention import check_model, load_dataset, load_models
+from fairseq_structattn.analysis.files import InputError, check_outputs, command, write_json
 from fairseq_structattn.distributions import ProjectiveTree
-
-SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-sys.path[:0] = [SCRIPTS, os.path.join(SCRIPTS, "analysis")]
-from export_attention import check_model, load_dataset, load_models  # noqa: E402
-from files import InputError, check_outputs, command, write_json  # noqa: E402
-
-USER_DIR = os.path.join(SCRIPTS, "..", "fairseq_structattn")
 
 DEPTHS = {"test": 2, "test1": 3, "test2": 4, "test3": 5, "test4": 6}
 Span = Tuple[int, int]
@@ -88,7 +82,7 @@ class Counts:
 
 def measure(checkpoint: str, data: str) -> Dict[str, float]:
     """Percent of brackets, by kind of tree and depth."""
-    (model,), task = load_models(checkpoint, data, USER_DIR, cpu=True)
+    (model,), task = load_models(checkpoint, data, PLUGIN, cpu=True)
     torch.manual_seed(1)
     scores = {}
     for subset, depth in DEPTHS.items():

@@ -7,14 +7,26 @@ import argparse
 import glob
 import os
 import statistics
-import sys
 from typing import Dict, List, Tuple
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", ".."))
-from files import InputError, check_folders, check_inputs, check_output_folders, command, read_json  # noqa: E402
-from picture_files import check_picture, save_picture  # noqa: E402
-from results import add_rows, log_records, markdown_row, put_table, read_results, sources, split_readme  # noqa: E402
+from fairseq_structattn.analysis.files import (
+    InputError,
+    check_folders,
+    check_inputs,
+    check_output_folders,
+    command,
+    read_json,
+)
+from fairseq_structattn.analysis.picture_files import check_picture, save_picture
+from fairseq_structattn.analysis.results import (
+    add_rows,
+    log_records,
+    markdown_row,
+    put_table,
+    read_results,
+    sources,
+    split_readme,
+)
 
 DEPTHS = (2, 3, 4, 5, 6)
 SYSTEMS = ("none", "flat", "uniform", "nonprojective", "tree")

@@ -100,7 +100,7 @@ translate() { # FOLDER CHECKPOINTS; greedily: up to the first error it makes no 
             > "$output.tmp" 2> "$folder/generate.log" || { tail -n 20 "$folder/generate.log"; return 1; }
         mv "$output.tmp" "$output"
     done
-    "$python" scripts/analysis/length_to_failure.py "${subsets[@]}" --output "$folder/test.json" > "$folder/score.log"
+    "$python" -m fairseq_structattn.analysis.length_to_failure "${subsets[@]}" --output "$folder/test.json" > "$folder/score.log"
 }
 
 measure_trees() { # FOLDER

@@ -1,0 +1,199 @@
+"""What models attend to when they read given target sentences: teacher forcing, one pass, all target steps.
+
+A model whose decoder takes ``return_posterior=True``, as those of fairseq_structattn do, tells the distribution behind
+its weights too. Other models of fairseq tell their weights only, and each sentence is alone in its batch with them:
+some, fairseq's ``lstm`` among them, return the attention of padded sentences in an order that differs from that of the
+source tokens.
+"""
+
+import inspect
+import math
+from typing import List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fairseq_structattn.analysis.attention_records import SourceTree
+
+DECIMALS = 7  # float32 knows no more of a probability
+
+
+# Sentences are sequences of tokens without padding. A token of theirs may still have the number of the padding symbol,
+# because the corpus has the word <pad>. The models take it for padding: nothing is attended to there, and one at the
+# beginning shifts the positions of their distributions. Records keep the place of every token.
+
+
+class NoAttention(Exception):
+    """None of the models has attention."""
+
+
+class Attention(NamedTuple):
+    """What was attended to when one target sentence was read.
+
+    Attributes:
+        log_probs: of the target tokens ``[tgt_len]``; None unless asked for
+        weights: ``[tgt_len, src_len]``, None for a model without attention
+        marginals: ``[tgt_len, src_len]``, None where the model does not tell
+        marks: 1 where the most likely selection has a position ``[tgt_len, src_len]``; None unless in segments
+        heads: of the source words in the most likely tree of each target step ``[tgt_len, words]``; None without trees
+    """
+
+    log_probs: Optional[Tensor]
+    weights: Optional[Tensor]
+    marginals: Optional[Tensor] = None
+    marks: Optional[Tensor] = None
+    heads: Optional[Tensor] = None
+
+
+@torch.no_grad()
+def forced_attention(
+    models: Sequence, task, sources: List[Tensor], targets: List[Tensor], score: bool = False
+) -> List[Attention]:
+    """Attention of an ensemble over `sources` when it reads `targets`.
+
+    The weights of several models are averaged as fairseq's generator averages them, over all models, with those that
+    have no attention counted as zeros. Marginals are averaged where all models tell them. What is most likely under one
+    model and under another has no average: segments and trees are left to models that are alone.
+
+    Args:
+        models: in evaluation mode
+        task: with their dictionaries
+        sources, targets: sequences of tokens, without padding, ``</s>`` last
+        score: whether log-probabilities are wanted
+
+    Raises:
+        NoAttention: none of the models returns attention
+    """
+    by_model = [_of_model(model, task, sources, targets, score) for model in models]
+    return [_average(found) for found in zip(*by_model)]
+
+
+@torch.no_grad()
+def source_trees(models: Sequence, task, sources: List[Tensor]) -> List[Optional[SourceTree]]:
+    """The trees that ``--source-attention`` finds over each source sentence; None without it, or for several models."""
+    encoder = getattr(models[0], "encoder", None)
+    if len(models) > 1 or getattr(encoder, "parser", None) is None:
+        return [None] * len(sources)
+    heads = encoder.source_attention(_collate(sources, task.source_dictionary, models[0])).distribution
+    found = []
+    for best, marginals, source in zip(heads.argmax, heads.marginals, sources):
+        best, marginals = (_arcs_at_words(arcs, source, task.source_dictionary) for arcs in (best, marginals))
+        found.append(SourceTree(best.argmax(-2).tolist(), rounded(marginals)))
+    return found
+
+
+def segments(marks: Tensor) -> List[List[Tuple[int, int]]]:
+    """The runs ``[start, end)`` of ones in each row of ``[tgt_len, src_len]``."""
+    edges = torch.diff(pad(marks.int(), (1, 1)))
+    return [list(zip(row.eq(1).nonzero().flatten().tolist(), row.eq(-1).nonzero().flatten().tolist())) for row in edges]
+
+
+def rounded(values: Tensor) -> List:
+    """Nested lists of numbers that are short when printed."""
+    return values.double().round(decimals=DECIMALS).tolist()
+
+
+def gives_posterior(model) -> bool:
+    """Whether the decoder of a model can return the distribution behind its weights."""
+    forward = getattr(getattr(model, "decoder", None), "forward", None)
+    return forward is not None and "return_posterior" in inspect.signature(forward).parameters
+
+
+def _of_model(model, task, sources: List[Tensor], targets: List[Tensor], score: bool) -> List[Attention]:
+    if gives_posterior(model):
+        return _with_posterior(model, task, sources, targets, score)
+    return [_weights_only(model, task, *pair, score) for pair in zip(sources, targets)]
+
+
+def _with_posterior(model, task, sources: List[Tensor], targets: List[Tensor], score: bool) -> List[Attention]:
+    sample = _sample(model, task, sources, targets)
+    output = model(**sample["net_input"], features_only=not score, return_posterior=True)
+    log_probs = _log_probs(model, output, sample, targets) if score else [None] * len(sources)
+    weights, posterior = output[1]["attn"][0], output[1]["posterior"]
+    if posterior is None:
+        return [Attention(one, None) for one in log_probs]
+    marginals = model.decoder.attention.position_marginals(posterior)
+    best = posterior.argmax if posterior.needs_arcs or posterior.selects_segments else None
+    found = []
+    for row, (source, target) in enumerate(zip(sources, targets)):
+        steps, dictionary = len(target), task.source_dictionary
+        marks = _at_tokens(best[row, :steps], source, dictionary) if posterior.selects_segments else None
+        heads = _arcs_at_words(best[row, :steps], source, dictionary).argmax(-2) if posterior.needs_arcs else None
+        own_weights = weights[row, :steps, -len(source) :].float()  # sentences are padded on the left
+        own_marginals = _at_tokens(marginals[row, :steps], source, dictionary)
+        found.append(Attention(log_probs[row], own_weights, own_marginals, marks, heads))
+    return [_on_cpu(attention) for attention in found]
+
+
+def _weights_only(model, task, source: Tensor, target: Tensor, score: bool) -> Attention:
+    sample = _sample(model, task, [source], [target])
+    output = model(**sample["net_input"])
+    weights = output[1].get("attn") if isinstance(output[1], dict) else output[1]
+    weights = weights[0] if isinstance(weights, (list, tuple)) and weights else weights
+    log_probs = _log_probs(model, output, sample, [target])[0] if score else None
+    return _on_cpu(Attention(log_probs, weights[0].float() if torch.is_tensor(weights) else None))
+
+
+def _sample(model, task, sources: List[Tensor], targets: List[Tensor]) -> dict:
+    """A batch as the translation task makes it."""
+    dictionary = task.target_dictionary
+    net_input = {
+        "src_tokens": _collate(sources, task.source_dictionary, model),
+        "src_lengths": torch.tensor([len(source) for source in sources], device=_device(model)),
+        "prev_output_tokens": _collate([target.roll(1) for target in targets], dictionary, model, left_pad=False),
+    }
+    return {"net_input": net_input, "target": _collate(targets, dictionary, model, left_pad=False)}
+
+
+def _collate(sentences: List[Tensor], dictionary, model, left_pad: bool = True) -> Tensor:
+    from fairseq.data.data_utils import collate_tokens
+
+    return collate_tokens(sentences, dictionary.pad(), left_pad=left_pad).long().to(_device(model))
+
+
+def _device(model) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _log_probs(model, output, sample: dict, targets: List[Tensor]) -> List[Tensor]:
+    scores = model.get_normalized_probs(output, log_probs=True, sample=sample)
+    of_target = scores.gather(-1, sample["target"].unsqueeze(-1)).squeeze(-1)
+    return [row[: len(target)] for row, target in zip(of_target.float().cpu(), targets)]
+
+
+def _padding_symbols_first(source: Tensor, dictionary) -> int:
+    """How many tokens at the beginning of a sentence a model takes for padding."""
+    return int(source.ne(dictionary.pad()).cumsum(0).eq(0).sum())
+
+
+def _at_tokens(values: Tensor, source: Tensor, dictionary) -> Tensor:
+    """``[..., len(source)]`` of ``[..., n]`` at the positions of a model."""
+    first = _padding_symbols_first(source, dictionary)
+    return pad(values[..., : len(source) - first], (first, 0))
+
+
+def _arcs_at_words(arcs: Tensor, source: Tensor, dictionary) -> Tensor:
+    """``[..., words+1, words]`` of arcs ``[..., n+1, n]`` at the positions of a model, ``</s>`` left out."""
+    first = _padding_symbols_first(source, dictionary)
+    words = len(source) - 1 - first
+    root, others = pad(arcs[..., :1, :words], (first, 0)), arcs[..., 1 : words + 1, :words]
+    return torch.cat((root, pad(others, (first, 0, first, 0))), dim=-2)
+
+
+def _on_cpu(attention: Attention) -> Attention:
+    return Attention(*(None if part is None else part.cpu() for part in attention))
+
+
+def _average(found: Tuple[Attention, ...]) -> Attention:
+    weights = [one.weights for one in found if one.weights is not None]
+    if not weights:
+        raise NoAttention
+    if len(found) == 1:
+        return found[0]
+    log_probs = None
+    if found[0].log_probs is not None:
+        log_probs = torch.logsumexp(torch.stack([one.log_probs for one in found]), 0) - math.log(len(found))
+    marginals = [one.marginals for one in found]
+    told = all(one is not None for one in marginals)
+    return Attention(log_probs, sum(weights) / len(found), sum(marginals) / len(found) if told else None)

@@ -1,0 +1,46 @@
+"""Writes the heads that a model finds, in the format that --load-heads reads.
+
+    structattn-parse --path parser/checkpoint_best.pt --data ewt/bin \
+        --words snli/train.premise --output snli/bin/train.heads.premise
+
+A line for each sentence, the number of the head of each word, 0 for the root. The words of the sentences should be cut
+as those that the parser was trained on: for English of Universal Dependencies, do n't and dog 's.
+"""
+
+import argparse
+
+from fairseq_structattn.analysis import PLUGIN
+from fairseq_structattn.analysis.files import (
+    check_folders,
+    check_inputs,
+    check_outputs,
+    command,
+    read_lines,
+    write_lines,
+)
+from fairseq_structattn.analysis.parsers import DECODINGS, load_parser, parse
+
+
+@command
+def main(arguments=None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="a model with --source-attention")
+    parser.add_argument("--data", required=True, metavar="DIR", help="the binarised data that it was trained on")
+    parser.add_argument("--user-dir", default=PLUGIN, metavar="DIR", help="the plugin that the model belongs to")
+    parser.add_argument("--words", required=True, metavar="FILE", help="sentences, words with spaces between")
+    parser.add_argument(
+        "--decoding", choices=DECODINGS, default="risk", help="(default: risk, see attachment_scores.py)"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE")
+    options = parser.parse_args(arguments)
+    check_inputs({"--path": options.path, "--words": options.words})
+    check_folders({"--data": options.data})
+    check_outputs({"--output": options.output})
+    sentences = [line.split() for line in read_lines(options.words)]
+    found = parse(load_parser(options.path, options.data, options.user_dir), sentences, options.decoding)
+    write_lines(options.output, [" ".join(map(str, heads)) for heads in found])
+    print(f"{options.output}: {len(found):,} sentences")
+
+
+if __name__ == "__main__":
+    main()

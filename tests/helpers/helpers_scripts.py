@@ -1,0 +1,16 @@
+"""The scripts are no package: tests load them by path."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+
+
+def load_script(path: str):
+    spec = importlib.util.spec_from_file_location(f"scripts_{Path(path).stem}", SCRIPTS / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
