@@ -9,6 +9,8 @@ alone, and cost no more than that.
 import importlib.util
 import sys
 
+__version__ = "0.1.0"
+
 _NAME = "fairseq_structattn"
 
 

@@ -1,6 +1,8 @@
 """The package as a whole: what may import what, and that the distributions need torch alone."""
 
 import ast
+import configparser
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,8 @@ LAYERS = ["distributions", "modules", "models"]
 ABOVE = ["tasks", "criterions"]
 # These stand by themselves.
 APART = ["optimizers"]
+# Tools for models: they may import everything, and nothing here imports them.
+TOOLS = "analysis"
 
 
 def imported(path):
@@ -31,9 +35,11 @@ def files(folder):
     return sorted((PACKAGE / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("layer", [*LAYERS, *ABOVE, *APART])
+@pytest.mark.parametrize("layer", [*LAYERS, *ABOVE, *APART, TOOLS])
 def test_nothing_points_back(layer):
-    if layer in APART:
+    if layer == TOOLS:
+        allowed = [*LAYERS, *ABOVE, TOOLS]
+    elif layer in APART:
         allowed = [layer]
     elif layer in ABOVE:
         allowed = LAYERS[:2] + ABOVE[: ABOVE.index(layer) + 1]
@@ -45,6 +51,78 @@ def test_nothing_points_back(layer):
                 assert name.split(".")[1] in allowed, f"{path} imports {name}"
 
 
+def module_of(name, modules):
+    """The module that `name` is, or is in."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Imports within functions count, too. The package itself, which registers everything, is what all are in."""
+    modules = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).replace(".__init__", ""): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    imports = {name: {module_of(other, modules) for other in imported(path)} for name, path in modules.items()}
+    waiting = {name: found - {"", "fairseq_structattn", name} for name, found in imports.items()}
+    assert len(waiting) > 80
+    while True:
+        free = {name for name, found in waiting.items() if not found & waiting.keys()}
+        if not free:
+            break
+        waiting = {name: found for name, found in waiting.items() if name not in free}
+    assert not waiting, f"in a cycle, or waiting for one: {waiting}"
+
+
+def run_without(missing, program, *arguments):
+    """What `program` prints where the modules `missing` are not installed."""
+    hidden = (
+        "import importlib.util, sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] in {missing}:\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "find_spec = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *rest: None if name in {missing} else find_spec(name, *rest)\n"
+    )
+    call = [sys.executable, "-c", hidden + program, *arguments]
+    return subprocess.run(call, cwd=str(PACKAGE.parent), stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_tools_are_imported_without_what_only_some_need():
+    """Pictures, scores and fairseq itself are for those who ask for them."""
+    tools = [f"fairseq_structattn.analysis.{path.stem}" for path in files(TOOLS) if path.stem != "__init__"]
+    program = "import importlib\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
+    run_without(("matplotlib", "sacrebleu", "fairseq", "arabic_reshaper", "bidi"), program, *tools)
+
+
+def test_console_commands_are_the_tools():
+    setup = configparser.ConfigParser()
+    setup.read(PACKAGE.parent / "setup.cfg", encoding="utf-8")
+    commands = dict(line.split(" = ") for line in setup["options.entry_points"]["console_scripts"].split("\n") if line)
+    assert len(commands) == 10
+    for name, place in commands.items():
+        module, function = place.split(":")
+        assert module.startswith("fairseq_structattn.analysis.") and name.startswith("structattn-")
+        assert f"    {name} " in importlib.import_module(module).__doc__, "its docstring shows it"
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_data_files_are_in_the_wheel():
+    setup = configparser.ConfigParser()
+    setup.read(PACKAGE.parent / "setup.cfg", encoding="utf-8")
+    packed = {}
+    for package, patterns in setup["options.package_data"].items():
+        packed[PACKAGE.parent.joinpath(*package.split("."))] = patterns.split()
+    made = (".py", ".pyc", ".md", ".nbi", ".nbc")
+    data = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in made]
+    assert data
+    for path in data:
+        assert any(path.match(pattern) for pattern in packed.get(path.parent, ())), path
+
+
 @pytest.mark.parametrize("layer", LAYERS[:2])
 def test_distributions_and_modules_do_not_need_fairseq(layer):
     assert files(layer)
@@ -54,20 +132,8 @@ def test_distributions_and_modules_do_not_need_fairseq(layer):
 
 def test_distributions_work_where_fairseq_is_not_installed():
     program = (
-        "import sys\n"
-        "class Missing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('fairseq', 'omegaconf', 'hydra', 'numba'):\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Missing())\n"
-        "import importlib.util\n"
-        "find_spec = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *rest: None if name == 'fairseq' else find_spec(name, *rest)\n"
         "import torch\n"
         "from fairseq_structattn.distributions import LinearChain\n"
         "print(LinearChain(torch.zeros(3), torch.zeros(2, 2)).marginals.tolist())\n"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", program], cwd=str(PACKAGE.parent), stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
-    assert output.strip() == "[0.5, 0.5, 0.5]"
+    assert run_without(("fairseq", "omegaconf", "hydra", "numba"), program).strip() == "[0.5, 0.5, 0.5]"

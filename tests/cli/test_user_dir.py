@@ -60,9 +60,9 @@ for way in json.load(sys.stdin):
 """
 
 
-def run_python(*args, stdin="", cwd):
+def run_python(*args, stdin="", cwd, importable=""):
     # An empty PYTHONPATH: the package is importable only where a test says so.
-    settings = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", PYTHONPATH="")
+    settings = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", PYTHONPATH=str(importable))
     return subprocess.run(
         [sys.executable, *args],
         input=stdin,
@@ -153,12 +153,7 @@ def test_registers_when_fairseq_is_imported_and_not_before(tmp_path):
 @pytest.fixture(scope="module")
 def printed_directory(tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("printed")
-    return run_python(
-        "-c",
-        "import runpy, sys; sys.path[:0] = sys.argv[1:]; runpy.run_module('fairseq_structattn', run_name='__main__')",
-        str(PACKAGE.parent),
-        cwd=elsewhere,
-    )
+    return run_python("-m", "fairseq_structattn", cwd=elsewhere, importable=PACKAGE.parent)
 
 
 def test_module_prints_its_directory(printed_directory):
