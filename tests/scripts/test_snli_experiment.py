@@ -95,6 +95,9 @@ def test_differences_are_paired_and_identical_systems_have_p_1():
     own = {1: {"test": pairs(0.7, 1)}, 2: {"test": pairs(0.7, 2)}}
     found = report.difference(own, own)
     assert (found.mean, found.low, found.high, found.p, found.seeds) == (0, 0, 0, 1, 2)
+    assert report.p_value(np.array([100.0, 0, -100, 0, 0])) == 1
+    # Of 2⁶ exchanges two are as far from 0 as six gains of the same sign.
+    assert report.p_value(np.array([100.0] * 6 + [0] * 9)) == pytest.approx(2 / 64, abs=0.01)
     better = report.difference({1: {"test": pairs(0.9, 1)}}, own)
     gain = pairs(0.9, 1)["accuracy"] - pairs(0.7, 1)["accuracy"]
     assert better.mean == pytest.approx(gain) and better.low > 0 and better.p < 0.01 and better.seeds == 1
@@ -103,7 +106,7 @@ def test_differences_are_paired_and_identical_systems_have_p_1():
 def test_report_of_some_runs(tmp_path):
     trees = {how: {"directed": 20.0, "undirected": 40.0} for how in ("argmax", "risk")}
     runs = [made("pairs.flat", seed, pairs(0.6, seed)) for seed in (1, 2)]
-    runs += [made("pairs.tree", 1, pairs(0.8, 1, trees=trees))]
+    runs += [made("pairs.tree", 1, pairs(0.8, 1, trees=trees, unknown_words=12.5))]
     runs += [made(systems.TEACHER, 1, {**trees, "uniform": {"directed": 11.5, "undirected": 22.0}})]
     for run in runs:
         (tmp_path / f"{run['name']}-{run['seed']}.json").write_text(json.dumps(run))
@@ -112,8 +115,15 @@ def test_report_of_some_runs(tmp_path):
     assert "| softmax (simple) | 2 of 3 | 1,200 | 61.5 ± 0.7 |" in text
     assert "| 0 of 3 | – | – | – | – | – | – | 85.8 |" in lines["no attention"]
     assert "| projective tree (structured) | 1 of 3 | 20.0 | 40.0 | 20.0 | 40.0 |" in text
+    gain = pairs(0.8, 1)["accuracy"] - pairs(0.6, 1)["accuracy"]
+    assert lines["tree"].split(" | ")[1:3] == ["–", f"{gain:+.1f} (< 0.001)"]
+    assert "12.5 % are `<unk>` for the models of pairs" in text
     assert "| uniform |  | 11.5 | 22.0 |  |  |" in text and "Runs made: 4." in text
     assert report.report({}).endswith("Runs made: 0.")
+    assert "published" not in text
+    text = report.report({"published.tree": {1: made("published.tree", 1, pairs(0.8, 1, trees=trees))}})
+    assert "### SNLI, published setting" in text and text.count("| projective tree (structured) | 1 of 3 | 1,200") == 1
+    assert text.count("| projective tree (structured) | 1 of 3 | 20.0 | 40.0") == 1
 
 
 # The whole way

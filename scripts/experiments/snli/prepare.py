@@ -9,6 +9,7 @@ import argparse
 import glob
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def call(script: str, *arguments: str) -> None:
     words = [sys.executable, os.path.join(SCRIPTS, "prepare", script), *arguments]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
-        raise InputError(done.stdout[-3000:])
+        raise InputError(re.sub(r"(?m)^error: ", "", done.stdout[-3000:]))
     print("".join(f"{line}\n" for line in done.stdout.splitlines() if line.startswith((*SPLITS, "  left out"))), end="")
 
 

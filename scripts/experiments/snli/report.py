@@ -9,7 +9,7 @@ import argparse
 import os
 import shutil
 import statistics
-from typing import Callable, Dict, List, NamedTuple, Sequence
+from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from make_run import METRICS, unpack
@@ -26,8 +26,8 @@ Runs = Dict[int, Dict]  # results of one system by seed
 
 
 class Difference(NamedTuple):
-    """Accuracy of a system minus that of the softmax, in points: mean, ends of the 95 % interval, two-sided p, and for
-    how many seeds."""
+    """Accuracy of a system minus that of another, in points: mean, ends of the 95 % interval, two-sided p, and for how
+    many seeds."""
 
     mean: float
     low: float
@@ -46,17 +46,30 @@ def read_runs(folder: str) -> Dict[str, Runs]:
     return found
 
 
-def difference(system: Runs, baseline: Runs) -> Difference:
-    """Paired bootstrap over test pairs (Koehn 2004); a seed is paired with the same seed of the other system. p is the
-    share of samples that are at least as far from the measured difference as that is from 0."""
+def gains(system: Runs, baseline: Runs) -> Tuple[np.ndarray, int]:
+    """Of each test pair, how much more often the system is right, in points ``[pairs]``, and over how many seeds that
+    is a mean; a seed is paired with the same seed of the other system."""
     seeds = sorted(set(system) & set(baseline))
     rights = [[np.array(unpack(of[seed]["test"]["right"]), dtype=float) for seed in seeds] for of in (system, baseline)]
-    gains = 100 * (np.mean(rights[0], 0) - np.mean(rights[1], 0))
-    drawn = np.random.default_rng(SEED).integers(len(gains), size=(SAMPLES, len(gains)))
-    means, mean = gains[drawn].mean(1), gains.mean()
-    low, high = np.percentile(means, [2.5, 97.5])
-    p = float(np.mean(np.abs(means - mean) >= abs(mean) - 1e-9))
-    return Difference(float(mean), float(low), float(high), p, len(seeds))
+    return 100 * (np.mean(rights[0], 0) - np.mean(rights[1], 0)), len(seeds)
+
+
+def p_value(gained: np.ndarray) -> float:
+    """Of a mean that is at least as far from 0 where both systems are equally good: approximate randomisation, in which
+    they exchange each test pair with probability 1/2, as in fairseq_structattn/analysis/paired_tests.py."""
+    moved = gained[gained != 0]
+    signs = 2.0 * np.random.default_rng(SEED).integers(2, size=(SAMPLES, len(moved))) - 1
+    as_large = np.abs(signs @ moved) >= abs(moved.sum()) - 1e-9
+    return float((as_large.sum() + 1) / (SAMPLES + 1))
+
+
+def difference(system: Runs, baseline: Runs) -> Difference:
+    """Of two systems that have a seed in common; the interval is that of a paired bootstrap over test pairs (Koehn
+    2004)."""
+    gained, seeds = gains(system, baseline)
+    drawn = np.random.default_rng(SEED).integers(len(gained), size=(SAMPLES, len(gained)))
+    low, high = np.percentile(gained[drawn].mean(1), [2.5, 97.5])
+    return Difference(float(gained.mean()), float(low), float(high), p_value(gained), seeds)
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
@@ -65,6 +78,10 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
         return MISSING
     text = f"{statistics.mean(values):.{digits}f}"
     return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"
+
+
+def shown_p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -134,7 +151,25 @@ def _compared(own: Runs, baseline: Runs) -> List[str]:
     if not set(own) & set(baseline):
         return [MISSING] * 3
     found = difference(own, baseline)
-    return [f"{found.mean:+.1f}", f"{found.low:+.1f} … {found.high:+.1f}", f"{found.p:.3f}"]
+    return [f"{found.mean:+.1f}", f"{found.low:+.1f} … {found.high:+.1f}", shown_p(found.p)]
+
+
+def differences_table(found: Dict[str, Runs], kind: str) -> str:
+    """Accuracy of each system minus that of each before it, and p."""
+    names = list(SYSTEMS)
+    lines = []
+    for place, system in enumerate(names[1:], 1):
+        own = found.get(f"{kind}.{system}", {})
+        cells = [_mean_and_p(own, found.get(f"{kind}.{other}", {})) for other in names[:place]]
+        lines.append([system, *cells, *[""] * (len(names) - 1 - place)])
+    return table(["row − column", *names[:-1]], lines)
+
+
+def _mean_and_p(own: Runs, other: Runs) -> str:
+    if not set(own) & set(other):
+        return MISSING
+    gained, _ = gains(own, other)
+    return f"{gained.mean():+.1f} ({shown_p(p_value(gained))})"
 
 
 def induced_table(found: Dict[str, Runs], kind: str) -> str:
@@ -145,7 +180,16 @@ def induced_table(found: Dict[str, Runs], kind: str) -> str:
         own = {seed: run for seed, run in found.get(f"{kind}.{system}", {}).items() if "trees" in run["test"]}
         cells = [of_test(own, _tree_score(how, which)) for how in DECODINGS for which in ("directed", "undirected")]
         lines.append([TITLES[system], count(own), *cells])
-    return table(heads, lines + chance_lines(found, 2))
+    return table(heads, lines + chance_lines(found, 2)) + _unknown_words(found, kind)
+
+
+def _unknown_words(found: Dict[str, Runs], kind: str) -> str:
+    """How much of the text the models of pairs do not know, which all have the same words."""
+    tests = [run["test"] for name, own in found.items() if name.startswith(f"{kind}.") for run in own.values()]
+    shares = sorted({test["unknown_words"] for test in tests if "unknown_words" in test})
+    if not shares:
+        return ""
+    return f"\n\nOf the words of these sentences {', '.join(map(str, shares))} % are `<unk>` for the models of pairs."
 
 
 def _tree_score(how: str, which: str) -> Callable[[Dict], float]:
@@ -172,17 +216,24 @@ def made_with(found: Dict[str, Runs]) -> str:
     return "  \n".join([*versions, *machines])
 
 
+def _of_kind(found: Dict[str, Runs], kind: str, title: str) -> List[Tuple[str, str]]:
+    return [
+        (title, pairs_table(found, kind)),
+        ("Differences in test accuracy, and p", differences_table(found, kind)),
+        ("Their trees, on the test set of UD English EWT", induced_table(found, kind)),
+    ]
+
+
 def report(found: Dict[str, Runs]) -> str:
     """All tables."""
     made = sum(len(own) for own in found.values())
+    published = any(name.startswith("published.") for name in found)
     sections = [
-        ("Pairs", pairs_table(found, "pairs")),
-        ("Their trees, on the test set of UD English EWT", induced_table(found, "pairs")),
+        *(_of_kind(found, "published", "SNLI, published setting") if published else []),
+        *_of_kind(found, "pairs", "Pairs"),
         ("The parser alone, on the same", parser_table(found)),
         ("Translation, English to German", translation_table(found)),
     ]
-    if any(name.startswith("published.") for name in found):
-        sections.insert(0, ("SNLI, published setting", pairs_table(found, "published")))
     text = "\n\n".join(f"### {title}\n\n{body}" for title, body in sections)
     return f"{text}\n\nRuns made: {made}. {made_with(found)}".rstrip()
 
