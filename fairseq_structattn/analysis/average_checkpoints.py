@@ -23,10 +23,10 @@ def load(path: str) -> Dict:
     Raises:
         InputError: it is none
     """
-    import fairseq_structattn  # noqa: F401  (says which classes a checkpoint may hold)
+    from fairseq_structattn.compat.checkpoints import load_checkpoint
 
     try:
-        found = torch.load(path, map_location="cpu")
+        found = load_checkpoint(path, map_location="cpu")
     except Exception as error:  # whatever torch and pickle make of a file that is something else
         reason = str(error).split("\n")[0]
         raise InputError(f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {reason})") from None

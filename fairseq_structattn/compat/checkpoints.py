@@ -66,14 +66,19 @@ class _TorchThatTriesAgain(types.ModuleType):
         return getattr(torch, name)
 
     @staticmethod
-    def load(file, *args, **kwargs):
-        start = file.tell() if hasattr(file, "tell") else None
-        with contextlib.suppress(pickle.UnpicklingError):
-            return torch.load(file, *args, **kwargs)
-        if start is not None:
-            file.seek(start)
-        with _numbers_are_safe():
-            return torch.load(file, *args, **kwargs)
+    def load(*args, **kwargs):
+        return load_checkpoint(*args, **kwargs)
+
+
+def load_checkpoint(file, *args, **kwargs):
+    """`torch.load`; of what it refuses, that which fairseq's checkpoints have besides tensors is taken for safe."""
+    start = file.tell() if hasattr(file, "tell") else None
+    with contextlib.suppress(pickle.UnpicklingError):
+        return torch.load(file, *args, **kwargs)
+    if start is not None:
+        file.seek(start)
+    with _numbers_are_safe():
+        return torch.load(file, *args, **kwargs)
 
 
 @contextlib.contextmanager

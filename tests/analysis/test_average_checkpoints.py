@@ -1,14 +1,20 @@
 """analysis/average_checkpoints.py: the mean of parameters, what is kept, and what is refused."""
 
+import argparse
+
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("fairseq")
 from fairseq_structattn.analysis import average_checkpoints as averaging
+from fairseq_structattn.compat.checkpoints import load_checkpoint
 
 
 def write(path, **parameters):
-    content = {"args": None, "cfg": {"model": "m"}, "model": parameters, "last_optimizer_state": {"big": torch.ones(9)}}
+    """With what real checkpoints have that torch refuses: options, and numbers of numpy in meters."""
+    content = {"args": None, "cfg": {"model": argparse.Namespace(arch="m")}, "extra_state": {"bleu": np.float64(31)}}
+    content.update(model=parameters, last_optimizer_state={"big": torch.ones(9)})
     torch.save(content, path)
     return str(path)
 
@@ -20,8 +26,9 @@ def test_parameters_are_averaged_and_the_optimiser_is_left_behind(tmp_path):
         for number in (1, 2, 6)
     ]  # fmt: skip
     averaging.main([*paths, "--output", str(tmp_path / "new" / "average.pt")])
-    found = torch.load(tmp_path / "new" / "average.pt", weights_only=True)
-    assert set(found) == {"args", "cfg", "model"} and found["cfg"] == {"model": "m"}
+    found = load_checkpoint(tmp_path / "new" / "average.pt")
+    assert set(found) == {"args", "cfg", "model", "extra_state"} and found["extra_state"] == {"bleu": 31}
+    assert found["cfg"] == {"model": argparse.Namespace(arch="m")}
     assert torch.equal(found["model"]["weight"], torch.tensor([3.0, 0.5]))
     assert torch.equal(found["model"]["half"], torch.tensor([6.0]).half())
     assert found["model"]["seen"] == 6

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import Dict, List
+from typing import Dict, List, Optional, Sequence
 
 import kept_statistics
 import segments
@@ -73,10 +73,10 @@ class Run(KeptRun):
             return
         self.start_anew_where_options_changed()
         print(f"== {self.name}, seed {self.seed}: training, log in {self.folder}/train.log", flush=True)
-        self._train()
+        self.train()
         content = self._about()
         if self.name.trial is None:
-            content["test"] = {test: self._translate_and_score(test) for test in SUBSETS}
+            content["test"] = {test: self.score(test) for test in SUBSETS}
             content.update(self._looked_into())
         write_compact(self.result, content)
         self._tidy(len(content["epochs"]))
@@ -87,12 +87,13 @@ class Run(KeptRun):
             shutil.rmtree(self.folder)
             return
         for number in range(1, epochs + 1 - AVERAGED):
-            os.remove(self._checkpoint_of(number))
+            os.remove(self.checkpoint_of(number))
 
-    def _checkpoint_of(self, epoch: int) -> str:
+    def checkpoint_of(self, epoch: int) -> str:
         return os.path.join(self.folder, f"checkpoint{epoch}.pt")
 
-    def _train(self) -> None:
+    def train(self) -> None:
+        """Goes on where it was stopped, if it was."""
         if os.path.exists(os.path.join(self.folder, "trained")):
             return
         call = [sys.executable, "-m", "fairseq_cli.train", os.path.join(self.data, "bin"), "--user-dir", USER_DIR]
@@ -130,26 +131,37 @@ class Run(KeptRun):
                 "valid_nll": float(validation["valid_nll_loss"]),
                 "valid_bleu": float(validation["valid_bleu"]),
                 "seconds": round(float(training["train_train_wall"])),
-                "pairwise": pairwise(self._checkpoint_of(number)),
+                "pairwise": pairwise(self.checkpoint_of(number)),
             }
             for number, (training, validation) in enumerate(zip(trained, validated), 1)
         ]
 
-    def _translate_and_score(self, test: str) -> Dict:
-        subset, output = SUBSETS[test], os.path.join(self.folder, f"{test}.txt")
+    def score(self, test: str, path: Optional[str] = None, options: Sequence[str] = (), name: str = "") -> Dict:
+        """Scores of translations of one test set.
+
+        Args:
+            test: ``test`` or ``test2``
+            path: checkpoints, as fairseq-generate takes them (default: the best one of this training)
+            options: more of fairseq-generate
+            name: begins the names of the translations' files, which are not made again
+        """
+        subset, output = SUBSETS[test], os.path.join(self.folder, f"{name}{test}.txt")
         if not os.path.exists(output):
-            call = [sys.executable, "-m", "fairseq_cli.generate", os.path.join(self.data, "bin")]
-            call += ["--user-dir", USER_DIR, "--source-lang", "ja", "--target-lang", "en", "--gen-subset", subset]
-            call += ["--path", self._checkpoint, "--max-tokens", "3000", "--num-workers", "0"]
-            call += [f"--{option.replace('_', '-')}={value}" for option, value in SEARCH.items()]
-            with beside(output) as made, open(made, "w", encoding="utf-8") as file:
-                self._call(call, "generate.log", output=file)
+            self.translate(subset, output, path, options)
         references = read_lines(os.path.join(self.data, f"{subset}.en"))
         sources = read_lines(os.path.join(self.data, f"{subset}.ja"))
         return scores(read_translations(output, len(references)).sentences, references, sources)
 
+    def translate(self, subset: str, output: str, path: Optional[str] = None, options: Sequence[str] = ()) -> None:
+        call = [sys.executable, "-m", "fairseq_cli.generate", os.path.join(self.data, "bin")]
+        call += ["--user-dir", USER_DIR, "--source-lang", "ja", "--target-lang", "en", "--gen-subset", subset]
+        call += ["--path", path or self.checkpoint, "--max-tokens", "3000", "--num-workers", "0", *options]
+        call += [f"--{option.replace('_', '-')}={value}" for option, value in SEARCH.items()]
+        with beside(output) as made, open(made, "w", encoding="utf-8") as file:
+            self._call(call, "generate.log", output=file)
+
     @property
-    def _checkpoint(self) -> str:
+    def checkpoint(self) -> str:
         return os.path.join(self.folder, "checkpoint_best.pt")
 
     def _looked_into(self) -> Dict:
@@ -158,7 +170,7 @@ class Run(KeptRun):
 
         from fairseq_structattn.analysis.export_attention import export, load_dataset, load_models
 
-        models, task = load_models(self._checkpoint, os.path.join(self.data, "bin"), USER_DIR, cpu=True)
+        models, task = load_models(self.checkpoint, os.path.join(self.data, "bin"), USER_DIR, cpu=True)
         test = load_dataset(task, "test")
         drawn = [number for number in DRAWN if number < len(test)]
         found = export(models, task, test, drawn, search=GenerationConfig(**SEARCH), log_format="none")

@@ -12,6 +12,7 @@ from typing import Dict, List, Sequence
 
 import report_pictures
 from comparison import BOUND_LABELS, Difference, Runs, bias, by_length, coupling, difference
+from recipes import read_rows
 from segments import Count
 from settings import MODELS, SEEDS, TITLES, TUNED, Name, chosen, finals, parse_name
 
@@ -190,6 +191,26 @@ def _choice(model: str, folder: str) -> str:
     return f"\n\n{model}: chosen {said}."
 
 
+RECIPES = {
+    "chain": "chain, one seed",
+    "average": "mean of the parameters after the last three epochs",
+    "fp16": "`--fp16`",
+    "seeds": "ensemble of its three seeds",
+    "lstm": "fairseq's `lstm`, one seed",
+    "chain and lstm": "ensemble of chain and `lstm`",
+    "softmax": "softmax, one seed",
+    "student": "softmax, trained on the chain's translations",
+}
+
+
+def recipe_table(results: Results) -> str:
+    """What can be done with trained models."""
+    rows = read_rows(os.path.join(results.folder, "..", "recipes.jsonl"))
+    heads = ["CHAR, paper"] + [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS]
+    cells = ([f"{row[test][key]:.1f}" for key in ("bleu", "chrf") for test in TESTS] for row in rows)
+    return markdown(heads, [[RECIPES[row["recipe"]], *scores] for row, scores in zip(rows, cells)]) if rows else ""
+
+
 def origin(results: Results) -> str:
     """What made the runs."""
     runs = [run for by_seed in results.runs.values() for run in by_seed.values()]
@@ -210,6 +231,7 @@ def sections(results: Results) -> List[str]:
         "By length of the source, characters": length_table,
         "Ends of segments and of words": boundary_table,
         "What the chain learned": coupling_table,
+        "Around a trained model": recipe_table,
         "Trials": trial_table,
     }
     found = {title: table(results) for title, table in tables.items()}
