@@ -50,5 +50,5 @@ src_tokens, src_lengths, prev_output_tokens = batch(sentences((5, 3)), sentences
 """
     program = code_under("Looking inside")
     program = given + program[program.index("rnn = ") :]
-    program += "\nprint(*map(len, (posterior.entropy, extra['attn'][0], heads.vectors)), posterior.argmax.shape[1:])"
+    program += "\nprint(*map(len, (posterior.entropy(), extra['attn'][0], heads.vectors)), posterior.argmax.shape[1:])"
     assert run(program).stdout.strip().splitlines()[-1] == "2 2 2 torch.Size([4, 5])"

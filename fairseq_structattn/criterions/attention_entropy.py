@@ -15,4 +15,4 @@ def attention_entropy(posterior: StructuredDistribution, counted: Tensor) -> Ten
         posterior: over source positions, of batch shape ``[batch, tgt_len]``
         counted: which target words there are, boolean ``[batch, tgt_len]``
     """
-    return posterior.entropy.masked_fill(~counted, 0).sum()
+    return posterior.entropy().masked_fill(~counted, 0).sum()

@@ -5,11 +5,11 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from .operations import has_values
+from . import integers
 from .semirings import NEGATIVE_INFINITY
-from .structured import StructuredDistribution, _not_negative, cached
+from .structured import StructuredDistribution, cached
 
-UNKNOWN_HEAD = -1
+UNKNOWN_HEAD = integers.NOTHING
 
 
 class ArcDistribution(StructuredDistribution):
@@ -25,6 +25,7 @@ class ArcDistribution(StructuredDistribution):
     Args:
         arc_scores: ``[*batch, n+1, n]``.
         lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
+        validate_args: see :class:`StructuredDistribution`.
 
     Raises:
         TypeError: scores that are not floating point, lengths that are not integers.
@@ -33,15 +34,17 @@ class ArcDistribution(StructuredDistribution):
 
     _self_arcs = False
 
-    def __init__(self, arc_scores: Tensor, lengths: Optional[Tensor] = None) -> None:
+    def __init__(
+        self, arc_scores: Tensor, lengths: Optional[Tensor] = None, validate_args: Optional[bool] = None
+    ) -> None:
         batch_shape, max_length = _split_arcs(arc_scores)
-        super().__init__(batch_shape, max_length, lengths, arc_scores=arc_scores)
-        self._arc_scores = arc_scores
+        super().__init__(batch_shape, max_length, lengths, validate_args, arc_scores=arc_scores)
+        self._validate_potentials()
 
     @property
     def arc_scores(self) -> Tensor:
         """Scores as they were given, ``[*batch, n+1, n]``."""
-        return self._arc_scores
+        return self._given["arc_scores"]
 
     @property
     def position_marginals(self) -> Tensor:
@@ -62,35 +65,29 @@ class ArcDistribution(StructuredDistribution):
     def _masked_scores(self) -> Tensor:
         """Scores in ``compute_dtype`` with −inf where there is no arc."""
         # Masked in the narrower dtype, which is half the work.
-        scores = self._arc_scores.to(self._narrow_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
+        scores = self.arc_scores.to(self._narrow_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
         return scores.to(self.compute_dtype)
 
     def log_prob_of_heads(self, heads: Tensor) -> Tensor:
-        """Log-probability of given heads, ``[*batch]``: of the one structure that they form or, where heads are
-        unknown, of all structures that agree with them, together. −inf where no structure does.
+        """Log-probability of given heads, ``[*sample, *batch]``: of the one structure that they form or, where heads
+        are unknown, of all structures that agree with them, together. −inf where no structure does.
 
         Args:
-            heads: integers ``[*batch, n]``: the head of each word, 0 for the root, or :data:`UNKNOWN_HEAD`. What is in
-                padding is not looked at.
+            heads: integers ``[*sample, *batch, n]``, or broadcastable to it: the head of each word, 0 for the root, or
+                :data:`UNKNOWN_HEAD`. What is in padding is not looked at.
 
         Raises:
             ValueError: heads of another shape.
         """
-        if heads.shape != self.batch_shape + (self.max_length,):
-            expected = tuple(self.batch_shape) + (self.max_length,)
-            raise ValueError(f"heads has shape {tuple(heads.shape)}; it must be {expected}")
-        known = (heads != UNKNOWN_HEAD) & self.position_mask
-        if has_values(known) and torch.equal(known, self.position_mask):
-            return self.log_prob(self._arcs_of(heads))
-        with self._full_precision():
-            others = known.unsqueeze(-2) & (self._arcs_of(heads) == 0)
-            restricted = self._with_scores(self._masked_scores.masked_fill(others, NEGATIVE_INFINITY))
-            agreeing, all_trees = restricted._log_normaliser(), self._log_normaliser()
-            impossible = agreeing == NEGATIVE_INFINITY
-            less = self._total(all_trees.masked_fill(impossible, 0)) - restricted._total(
-                agreeing.masked_fill(impossible, 0)
-            )
-            return self._public((0 - _not_negative(less)).masked_fill(impossible, NEGATIVE_INFINITY))
+        return self._log_prob_of_integers("heads", heads)
+
+    def as_integers(self, parts: Tensor) -> Tensor:
+        """The head of each word, ``[*sample, *batch, n]``, 0 for the root; −1 in padding and where there is none."""
+        return integers.of_choices(self._parts(parts)[0], -2)
+
+    def as_indicators(self, integers_: Tensor) -> Tensor:
+        """Arcs ``[*sample, *batch, n+1, n]`` of heads ``[*sample, *batch, n]``; the inverse of :meth:`as_integers`."""
+        return self._parts(self._arcs_of(integers_))[0].to(self.dtype)
 
     def _with_scores(self, arc_scores: Tensor) -> "ArcDistribution":
         """A distribution of the same kind, with other scores."""
@@ -98,8 +95,13 @@ class ArcDistribution(StructuredDistribution):
 
     def _arcs_of(self, heads: Tensor) -> Tensor:
         """Parts 0 and 1, ``[*sample, *batch, n+1, n]``, of structures given as heads."""
-        numbers = torch.arange(self.max_length + 1, device=self.device).unsqueeze(-1)
-        return (heads.unsqueeze(-2) == numbers).to(self.compute_dtype)
+        return integers.one_hot(heads, self.max_length + 1, -2, self.compute_dtype)
+
+    def _num_values(self) -> int:
+        return self.max_length + 1
+
+    def _restricted(self, allowed: Tensor) -> "ArcDistribution":
+        return self._with_scores(self._masked_scores.masked_fill(~allowed.transpose(-1, -2), NEGATIVE_INFINITY))
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         return (self._masked_scores,)

@@ -5,6 +5,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
+from . import integers, k_best
 from .registry import register_distribution
 from .semirings import NEGATIVE_INFINITY, LogSemiring, one_hot_sample
 from .structured import StructuredDistribution, cached, split_positions
@@ -21,15 +22,32 @@ class Categorical(StructuredDistribution):
     Args:
         logits: ``[*batch, n]``.
         lengths: integers broadcastable against ``[*batch]``; ``None`` (default): no padding.
+        validate_args: see :class:`StructuredDistribution`.
 
     Raises:
         TypeError, ValueError: see :class:`StructuredDistribution`; ``logits`` without dimension.
+
+    Example:
+        >>> attention = Categorical(torch.tensor([1.0, 2.0, 5.0]).log())
+        >>> attention.marginals
+        tensor([0.1250, 0.2500, 0.6250])
+        >>> attention.argmax
+        tensor([0., 0., 1.])
+        >>> attention.as_integers(attention.topk(2).structures)
+        tensor([2, 1])
+        >>> attention.entropy()
+        tensor(0.9003)
     """
 
-    def __init__(self, logits: Tensor, lengths: Optional[Tensor] = None) -> None:
+    def __init__(self, logits: Tensor, lengths: Optional[Tensor] = None, validate_args: Optional[bool] = None) -> None:
         batch_shape, max_length = split_positions("logits", logits)
-        super().__init__(batch_shape, max_length, lengths, logits=logits)
-        self._logits = logits
+        super().__init__(batch_shape, max_length, lengths, validate_args, logits=logits)
+        self._validate_potentials()
+
+    @property
+    def logits(self) -> Tensor:
+        """Scores as they were given, ``[*batch, n]``."""
+        return self._given["logits"]
 
     @property
     def support_size(self) -> Tensor:
@@ -55,6 +73,20 @@ class Categorical(StructuredDistribution):
         with self._full_precision():
             return self._public(0 - self._cross_entropy((share,)))
 
+    def as_integers(self, parts: Tensor) -> Tensor:
+        """The position, ``[*sample, *batch]``; −1 where there is none."""
+        return integers.of_choices(self._without_padding(parts), -1)
+
+    def as_indicators(self, integers_: Tensor) -> Tensor:
+        """One-hot vectors ``[*sample, *batch, n]`` of positions; the inverse of :meth:`as_integers`."""
+        return self._without_padding(integers.one_hot(integers_, self.max_length, -1, self.dtype))
+
+    def _best_values(self, k: int) -> Tuple[Tensor, Tensor]:
+        return k_best.best_choices(self._masked_logits(self.compute_dtype), k)
+
+    def _structure_name(self) -> str:
+        return f"one-hot vectors of {self.max_length} positions"
+
     def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
         logits = self._masked_logits(self.compute_dtype)
         return LogSemiring.sum(logits, -1), probabilities(logits)
@@ -64,18 +96,18 @@ class Categorical(StructuredDistribution):
 
     def _masked_logits(self, dtype: torch.dtype) -> Tensor:
         """−inf in padding."""
-        logits = self._logits if self._moderate is None else self._moderate.potentials[0]
+        logits = self.logits if self._moderate is None else self._moderate.potentials[0]
         return self._without_padding(logits.to(dtype), NEGATIVE_INFINITY)
 
     def _potentials(self) -> Tuple[Tensor, ...]:
-        return (self._without_padding(self._logits.to(self.compute_dtype)),)
+        return (self._without_padding(self.logits.to(self.compute_dtype)),)
 
     def _argmax(self) -> Tensor:
         return best_choice(self._masked_logits(self.compute_dtype))
 
-    def _sample(self, sample_shape: torch.Size) -> Tensor:
+    def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         marginals = self._inferred[1].expand(sample_shape + self.batch_shape + (self.max_length,))
-        return one_hot_sample(marginals, -1) if self.max_length > 0 else marginals
+        return one_hot_sample(marginals, -1, generator) if self.max_length > 0 else marginals
 
     def _in_support(self, structure: Tensor) -> Tensor:
         parts = self._without_padding(structure.to(self.compute_dtype))

@@ -120,7 +120,7 @@ def moderate(
         most_parts: the largest number of parts of a structure.
     """
     values = [potential.detach() for potential in potentials]
-    broken = _any_event([_unusable(value) for value in values], batch_shape)
+    broken = unusable_items(values, batch_shape)
     values = [value.masked_fill(_beside(broken, value) & (value != NEGATIVE_INFINITY), 0) for value in values]
     extreme = any(bool(((value.abs() > LARGEST_ORDINARY) & torch.isfinite(value)).any()) for value in values)
     if not extreme and not broken.any():
@@ -134,6 +134,11 @@ def moderate(
         return tuple(_following(value, potential) for value, potential in zip(values, potentials))
 
     return Moderate(following(values), following(ordinary), broken, constant, bands)
+
+
+def unusable_items(potentials: Sequence[Tensor], batch_shape: torch.Size) -> Tensor:
+    """In which items there is NaN or +inf, ``[*batch]``."""
+    return _any_event([_unusable(potential) for potential in potentials], batch_shape)
 
 
 def differences(

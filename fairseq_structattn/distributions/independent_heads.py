@@ -1,6 +1,6 @@
 """A head for each word, chosen independently of the others."""
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -20,10 +20,20 @@ class IndependentHeads(ArcDistribution):
     Args:
         arc_scores: ``[*batch, n+1, n]``, see :class:`ArcDistribution`.
         lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
+        validate_args: see :class:`StructuredDistribution`.
 
     Raises:
         TypeError: scores that are not floating point, lengths that are not integers.
         ValueError: shapes that do not fit, lengths out of range.
+
+    Example:
+        >>> heads = IndependentHeads(torch.tensor([[1.0, 2.0], [1.0, 1.0], [2.0, 1.0]]).log())
+        >>> heads.marginals
+        tensor([[0.2500, 0.5000],
+                [0.2500, 0.2500],
+                [0.5000, 0.2500]])
+        >>> heads.as_integers(heads.argmax)
+        tensor([2, 0])
     """
 
     _self_arcs = True
@@ -54,16 +64,19 @@ class IndependentHeads(ArcDistribution):
     def _argmax(self) -> Tensor:
         return self._arcs(categorical.best_choice(self._scores_of_heads(self.compute_dtype)))
 
-    def _sample(self, sample_shape: torch.Size) -> Tensor:
+    def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         probabilities = categorical.probabilities(self._scores_of_heads(self.compute_dtype))
-        return self._arcs(one_hot_sample(probabilities.expand(sample_shape + probabilities.shape), -1))
+        return self._arcs(one_hot_sample(probabilities.expand(sample_shape + probabilities.shape), -1, generator))
+
+    def _structure_name(self) -> str:
+        return f"heads of {self.max_length} words"
 
     def _expected_arcs(self, scores: Tensor) -> Tensor:
         return self._arcs(categorical.probabilities(scores))
 
     def _scores_of_heads(self, dtype: torch.dtype) -> Tensor:
         """``[*batch, n, n+1]``, −inf where there is no arc."""
-        scores = self._arc_scores if self._moderate is None else self._moderate.potentials[0]
+        scores = self.arc_scores if self._moderate is None else self._moderate.potentials[0]
         return scores.to(dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY).transpose(-1, -2)
 
     def _arcs(self, heads: Tensor) -> Tensor:

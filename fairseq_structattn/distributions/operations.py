@@ -53,6 +53,17 @@ def has_values(*tensors: Tensor) -> bool:
     return True
 
 
+def uniform(
+    shape: Sequence[int],
+    device: torch.device,
+    generator: Optional[torch.Generator],
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Numbers in [0, 1) on a device, from a generator of any device; ``None``: PyTorch's own."""
+    source = device if generator is None else generator.device
+    return torch.rand(tuple(shape), dtype=dtype, device=source, generator=generator).to(device)
+
+
 def value_and_gradients(function: Callable, *tensors: Tensor) -> Tuple[Tensor, Tuple[Tensor, ...]]:
     """A function's value ``[batch]`` and the gradients of its sum, by ``torch.func``: for code that is itself
     transformed or traced, where ``torch.autograd.grad`` may not be called."""
@@ -241,7 +252,8 @@ class Operation:
 def without_gradient(name: str, arguments: str, shape: Callable) -> Callable:
     """Decorator: a function that looks at numbers and returns integers, as those for a best structure and for samples.
 
-    It is a custom operator where code is traced, and refused where a transform of ``torch.func`` is running.
+    It is a custom operator where code is traced, and refused where a transform of ``torch.func`` is running. A keyword
+    argument ``generator``, which no operator can have, becomes the last argument.
 
     Args:
         name: of the operator, in the name space ``structattn``.
@@ -258,14 +270,15 @@ def without_gradient(name: str, arguments: str, shape: Callable) -> Callable:
             operator = _define(name, f"({arguments}) -> Tensor", function, shapes, _tags())
 
         @functools.wraps(function)
-        def call(*inputs):
-            if HAS_CUSTOM_OPERATORS and is_traced(inputs[0]):
+        def call(*inputs, generator=None):
+            if HAS_CUSTOM_OPERATORS and generator is None and is_traced(inputs[0]):
                 return operator(*inputs)
             if _is_transformed():
                 raise RuntimeError(
                     "argmax and samples cannot be computed under torch.func (grad, vmap, jacrev …): compute them "
                     "outside of the transformed function, where a batch needs no vmap"
                 )
+            inputs = inputs if generator is None else inputs + (generator,)
             return function(*inputs) if HAS_CUSTOM_OPERATORS else _not_compiled(function)(*inputs)
 
         return call

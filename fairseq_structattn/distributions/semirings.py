@@ -11,7 +11,7 @@ In each, a sum whose terms are all −inf (or that has no terms) is −inf and p
 :class:`SignedLog` holds real numbers of either sign in the same manner, for the backward passes of Kim et al. (2017).
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional, Type, Union
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ class Semiring:
     def sum(scores: Tensor, dim: int) -> Tensor:
         """Add along ``dim``, which disappears."""
         raise NotImplementedError
+
+
+AnySemiring = Union[Semiring, Type[Semiring]]
 
 
 class LogSemiring(Semiring):
@@ -54,18 +57,24 @@ class MaxSemiring(Semiring):
 
 
 class SamplingSemiring(Semiring):
-    """(logaddexp, +) whose gradient is a sample: each sum hands its gradient to one term, drawn by its share."""
+    """(logaddexp, +) whose gradient is a sample: each sum hands its gradient to one term, drawn by its share.
 
-    @staticmethod
-    def sum(scores: Tensor, dim: int) -> Tensor:
-        return _SampledSum.apply(scores, dim)
+    Args:
+        generator: where randomness comes from; ``None``: PyTorch's own.
+    """
+
+    def __init__(self, generator: Optional[torch.Generator]) -> None:
+        self._generator = generator
+
+    def sum(self, scores: Tensor, dim: int) -> Tensor:
+        return _SampledSum.apply(scores, dim, self._generator)
 
 
 class _SampledSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores: Tensor, dim: int) -> Tensor:
+    def forward(ctx, scores: Tensor, dim: int, generator: Optional[torch.Generator]) -> Tensor:
         ctx.save_for_backward(scores)
-        ctx.dim = dim
+        ctx.dim, ctx.generator = dim, generator
         return LogSemiring.sum(scores, dim)
 
     @staticmethod
@@ -73,8 +82,8 @@ class _SampledSum(torch.autograd.Function):
     def backward(ctx, grad: Tensor):
         (scores,) = ctx.saved_tensors
         weights = (scores - _finite_shift(scores, ctx.dim)).exp()
-        choice = one_hot_sample(weights, ctx.dim)
-        return choice * grad.unsqueeze(ctx.dim), None
+        choice = one_hot_sample(weights, ctx.dim, ctx.generator)
+        return choice * grad.unsqueeze(ctx.dim), None, None
 
 
 class SignedLog(NamedTuple):
@@ -119,13 +128,16 @@ class SignedLog(NamedTuple):
         return self.sign * self.log_size.exp()
 
 
-def one_hot_sample(weights: Tensor, dim: int) -> Tensor:
+def one_hot_sample(weights: Tensor, dim: int, generator: Optional[torch.Generator]) -> Tensor:
     """Draw one index along ``dim`` with probability proportional to ``weights`` (non-negative, any scale).
 
     The result has the shape of ``weights`` and is one-hot along ``dim``, or zero where all weights are.
     """
     # The smallest of independent exponential variables of rates w is the one of rate w_k with probability w_k / Σ w.
-    race = weights / torch.empty_like(weights).exponential_()
+    device = weights.device if generator is None else generator.device
+    # Not empty_like, which would be filled in the order of memory.
+    rates = torch.empty(weights.shape, dtype=weights.dtype, device=device).exponential_(generator=generator)
+    race = weights / rates.to(weights.device)
     index = race.argmax(dim, keepdim=True)
     return torch.zeros_like(weights).scatter_(dim, index, 1) * (weights > 0)
 

@@ -7,12 +7,15 @@ from typing import Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
+from torch.distributions.kl import register_kl
 
-from . import finite_masks
+from . import finite_masks, k_best
+from .integers import NOTHING
+from .k_best import TopK
 from .operations import has_values, is_compiling
 from .semirings import NEGATIVE_INFINITY
+from .torch_interface import CHECK, TorchInterface
 
-CHECK = "STRUCTATTN_CHECK"
 # Kinds of devices that cannot compute in float64.
 WITHOUT_FLOAT64 = ("mps",)
 
@@ -48,11 +51,18 @@ class cached:
         return instance._cache[key]
 
 
-class StructuredDistribution(ABC):
+class StructuredDistribution(TorchInterface, ABC):
     """A distribution p(z) ∝ exp(Σ of the potentials of the parts of z), with exact inference.
 
-    What a user sees is listed below. Leading dimensions ``*batch`` are arbitrary; padding is on the right, described
-    by ``lengths``, and whatever lies in it (NaN, infinities) reaches neither values nor gradients.
+    It is a ``torch.distributions.Distribution`` of tensors of parts 0 and 1, ``[*batch, *event]`` in the shape of the
+    potentials, whose ``mean`` are the marginals. Leading dimensions ``*batch`` are arbitrary; padding is on the right,
+    described by ``lengths``, and whatever lies in it (NaN, infinities) reaches neither values nor gradients.
+
+    **Validation** is on by default, as in torch.distributions: ``log_prob`` of what is no structure raises. Values on
+    an accelerator are not looked at, which would be to wait, nor while ``torch.compile`` or ``torch.func`` reads the
+    code. ``validate_args=True`` looks at them on any device, and at the potentials, which may hold neither NaN nor +inf
+    then; with ``False``, ``log_prob`` is −inf for whatever is no structure.
+    ``StructuredDistribution.set_default_validate_args`` is that of torch, for all distributions.
 
     **Potentials.** −inf forbids a part. An item without any possible structure has ``log_partition`` −inf and zero
     ``marginals``, ``argmax``, samples and ``entropy``, and leaves the other items alone. A large finite number, such as
@@ -68,15 +78,17 @@ class StructuredDistribution(ABC):
     positive: what rounding errors leave below 0 is taken off. Quantities are computed once and share a graph: add the
     losses made of them before calling ``backward``.
 
-    A subclass calls ``super().__init__`` and provides ``_inference``, ``_potentials``, ``_argmax``, ``_sample``,
-    ``_in_support`` and ``support_size``; where a structure is more than one tensor of parts, also ``_expected_parts``
-    and ``_parts``. Attention uses it through ``parameter_shapes``, ``from_scores`` and ``position_marginals``, and
-    learns from given alignments through ``alignment_log_prob``.
+    A subclass calls ``super().__init__``, with the potential that has the shape of structures first, and provides
+    ``_inference``, ``_potentials``, ``_argmax``, ``_sample``, ``_in_support`` and ``support_size``; where a structure
+    is more than one tensor of parts, also ``_expected_parts`` and ``_parts``; for ``topk``, ``as_integers``,
+    ``as_indicators``, ``_num_values`` and ``_restricted``. Attention uses it through ``parameter_shapes``,
+    ``from_scores`` and ``position_marginals``, and learns from given alignments through ``alignment_log_prob``.
 
     Args:
         batch_shape: the leading dimensions.
         max_length: number of positions including padding.
         lengths: integers 0..``max_length``, broadcastable against ``batch_shape``; ``None`` (no padding) by default.
+        validate_args: see above; ``None`` (default): as ``set_default_validate_args`` says.
         potentials: the tensors that come from the caller; the first decides the dtype of results, and the device.
 
     Raises:
@@ -87,12 +99,19 @@ class StructuredDistribution(ABC):
     """
 
     def __init__(
-        self, batch_shape: Sequence[int], max_length: int, lengths: Optional[Tensor], **potentials: Tensor
+        self,
+        batch_shape: Sequence[int],
+        max_length: int,
+        lengths: Optional[Tensor],
+        validate_args: Optional[bool] = None,
+        **potentials: Tensor,
     ) -> None:
         for name, tensor in potentials.items():
             _check_floating(name, tensor)
         first, *others = potentials.values()
-        self.batch_shape = torch.Size(batch_shape)
+        self._batch_shape, self._event_shape = torch.Size(batch_shape), first.shape[len(batch_shape) :]
+        if validate_args is not None:
+            self._validate_args = validate_args
         self.max_length = max_length
         self.dtype, self.device = first.dtype, first.device
         self.compute_dtype = torch.float32 if first.device.type in WITHOUT_FLOAT64 else torch.float64
@@ -121,9 +140,16 @@ class StructuredDistribution(ABC):
         return self._public_parts(self._argmax())
 
     @cached
+    def max(self) -> Tensor:
+        """The score ⟨θ, z⟩ of ``argmax``, ``[*batch]``, −inf where nothing is possible; its gradient is ``argmax``."""
+        score = self._score(self._potentials(), self._best_parts)
+        return self._public(score.masked_fill(self._log_normaliser() == NEGATIVE_INFINITY, NEGATIVE_INFINITY))
+
     def entropy(self) -> Tensor:
         """−Σ_z p(z) log p(z) = log Z − ⟨θ, μ⟩, ``[*batch]``, in nats; at least 0."""
-        return self._public(_not_negative(self._cross_entropy(self._expected_parts())))
+        self._check_unchanged()
+        with self._full_precision():
+            return self._entropy
 
     @property
     def position_marginals(self) -> Tensor:
@@ -155,52 +181,80 @@ class StructuredDistribution(ABC):
     def support_size(self) -> Tensor:
         """Number of structures of each item's length, ``[*batch]`` in float64; forbidden parts are not discounted."""
 
-    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Exact samples, ``[*sample_shape, *batch, …]``, as parts 0 and 1, without gradient."""
+    def sample(self, sample_shape: Sequence[int] = (), generator: Optional[torch.Generator] = None) -> Tensor:
+        """Exact samples, ``[*sample_shape, *batch, *event]``, as parts 0 and 1, without gradient.
+
+        Args:
+            sample_shape: ``()`` by default.
+            generator: where randomness comes from, of any device; ``None`` (default): PyTorch's own.
+        """
         self._check_unchanged()
         with torch.no_grad(), self._full_precision():
-            return self._public_parts(self._sample(torch.Size(sample_shape)))
+            return self._public_parts(self._sample(torch.Size(sample_shape), generator))
 
     def log_prob(self, parts: Tensor) -> Tensor:
-        """log p of structures ``[*sample, *batch, …]`` given as parts 0 and 1, ``[*sample, *batch]``.
+        """log p of structures given as parts 0 and 1, ``[*sample, *batch, *event]`` or broadcastable to it.
 
-        What lies in padding is not looked at. Whatever is no structure has −inf: parts other than 0 and 1 (NaN too),
-        combinations of parts that do not exist, and structures with a forbidden part.
+        What lies in padding is not looked at. A structure with a forbidden part has −inf.
+
+        Returns:
+            ``[*sample, *batch]``
 
         Raises:
-            ValueError: ``parts`` has other trailing dimensions than ``marginals``.
+            ValueError: ``parts`` has another shape; something is no structure (parts other than 0 and 1, NaN among
+                them, or combinations that do not exist), which has −inf where nothing is validated, see the class.
         """
-        expected = tuple(self._real_parts().shape)
-        if tuple(parts.shape[max(parts.dim() - len(expected), 0) :]) != expected:
-            raise ValueError(f"parts has shape {tuple(parts.shape)}; its last dimensions must be {expected}")
+        parts = self._broadcast_parts(parts)
+        if self._looks_at(parts):
+            self._validate_sample(parts)
+        return self._log_prob(parts)
+
+    def topk(self, k: int) -> TopK:
+        """The k most likely structures ``[k, *batch, *event]``, the likeliest first, and their log-probabilities
+        ``[k, *batch]``, which are differentiable. Items with fewer possible structures have zeros and −inf for the
+        rest. Exact; k times the work of ``argmax`` for each position, see :mod:`.k_best`.
+
+        Raises:
+            ValueError: ``k`` is no positive integer.
+        """
+        if type(k) is not int or k < 1:
+            raise ValueError(f"k is {k!r}; it must be a positive integer")
         self._check_unchanged()
         with self._full_precision():
-            in_support = self._in_support(parts)
-            # What is none of 0 and 1 would reach the gradient in spite of the mask.
-            surprisal = _not_negative(self._cross_entropy(self._parts(parts == 1)))
-            return self._public((0 - surprisal).masked_fill(~in_support, NEGATIVE_INFINITY))
+            values, exists = self._best_values(k)
+            structures = self.as_indicators(values)
+            structures = structures.masked_fill(~exists[(...,) + (None,) * len(self.event_shape)], 0)
+            log_probs = self._log_prob(structures).masked_fill(~exists, NEGATIVE_INFINITY)
+            return TopK(self._public_parts(structures), self._mark_broken(log_probs))
+
+    def cross_entropy(self, other: "StructuredDistribution") -> Tensor:
+        """−Σ_z p(z) log q(z) of another distribution q, ``[*batch]``, in nats: entropy and KL together. Arguments,
+        infinities and errors are those of :meth:`kl`."""
+        return self._compare(other, other._cross_entropy)
 
     def kl(self, other: "StructuredDistribution") -> Tensor:
         """KL(self ‖ other) = log Z_other − log Z_self + ⟨θ_self − θ_other, μ_self⟩, ``[*batch]``; at least 0.
 
         It is +inf where ``other`` forbids what ``self`` allows, be it for −inf or for the kind of structures that
-        ``other`` is about, and 0 for items impossible under ``self``.
+        ``other`` is about, and 0 for items impossible under ``self``. ``torch.distributions.kl_divergence`` is it.
 
         Raises:
             TypeError: ``other`` is of another class.
             ValueError: ``other`` has another batch shape, number of positions or (compared on the CPU only) lengths.
         """
-        self._check_comparable(other)
-        self._check_unchanged()
-        other._check_unchanged()
-        with self._full_precision():
-            mine, theirs = self._log_normaliser(), other._log_normaliser()
-            expected = self._expected_parts()
-            divergence = _not_negative(other._cross_entropy(expected) - self._cross_entropy(expected))
-            # Without any structure on one side this is ∞ − ∞; what self never does costs nothing.
-            beyond = (theirs == NEGATIVE_INFINITY) | self._exceeds_structures_of(other)
-            divergence = divergence.masked_fill(beyond, float("inf")).masked_fill(mine == NEGATIVE_INFINITY, 0)
-            return other._mark_broken(self._public(divergence))
+        return self._compare(other, lambda parts: other._cross_entropy(parts) - self._cross_entropy(parts))
+
+    def as_integers(self, parts: Tensor) -> Tensor:
+        """Structures ``[*sample, *batch, *event]``, as ``argmax``, ``sample`` and ``topk`` give them, as integers:
+        which position is selected (``Categorical``, ``[*sample, *batch]``); and ``[*sample, *batch, n]``: the state of
+        each position (0 or 1 where positions are selected or not), or the head of each word (0 is the root). It is −1
+        in padding and where there is no structure."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its structures are written as integers")
+
+    def as_indicators(self, integers: Tensor) -> Tensor:
+        """The inverse of :meth:`as_integers`: parts 0 and 1, for ``log_prob`` to take. What is in padding is not looked
+        at; numbers that are none of the values make parts that are no structure."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its structures are written as integers")
 
     # Hooks of attention
 
@@ -239,7 +293,7 @@ class StructuredDistribution(ABC):
         """A most likely structure."""
 
     @abstractmethod
-    def _sample(self, sample_shape: torch.Size) -> Tensor:
+    def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         """Samples ``[*sample_shape, *batch, …]``."""
 
     def _expected_parts(self) -> Tuple[Tensor, ...]:
@@ -257,6 +311,27 @@ class StructuredDistribution(ABC):
     @abstractmethod
     def _in_support(self, structure: Tensor) -> Tensor:
         """Whether a tensor of any numbers is a structure, ``[*sample, *batch]``."""
+
+    def _num_values(self) -> int:
+        """How many values an integer of :meth:`as_integers` may have."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its structures are made of")
+
+    def _restricted(self, allowed: Tensor) -> "StructuredDistribution":
+        """A distribution of the structures whose integers ``[n]`` have values that are allowed, ``[*sample, *batch, n,
+        values]``, with the same scores; its ``as_integers`` is that of this one."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how its structures are restricted")
+
+    def _best_values(self, k: int) -> Tuple[Tensor, Tensor]:
+        """For :meth:`topk`: integers ``[k, *batch, …]``, and whether there is a structure, ``[k, *batch]``."""
+        return k_best.best_values(self, k)
+
+    def _structure_name(self) -> str:
+        """What structures are called in messages, in the plural."""
+        return f"structures of {type(self).__name__}"
+
+    def _settings(self) -> Dict[str, object]:
+        """Arguments that are no tensors, for ``repr``."""
+        return {}
 
     def _real_parts(self) -> Tensor:
         """Which entries of ``marginals`` belong to real positions, in their shape, boolean."""
@@ -288,6 +363,10 @@ class StructuredDistribution(ABC):
     def position_mask(self) -> Tensor:
         """Which positions are real, ``[*batch, n]``, boolean."""
         return torch.arange(self.max_length, device=self.device) < self.lengths.unsqueeze(-1)
+
+    @cached
+    def _entropy(self) -> Tensor:
+        return self._public(_not_negative(self._cross_entropy(self._expected_parts())))
 
     @cached
     def _inferred(self) -> Tuple[Tensor, Tensor]:
@@ -348,6 +427,58 @@ class StructuredDistribution(ABC):
         differences = finite_masks.differences(ordinary, parts, best)
         return surplus - self._score(ordinary, differences) + self._moderate.beyond(parts, best)
 
+    def _surprisal(self, parts: Tensor) -> Tensor:
+        """−log p of anything, ``[*sample, *batch]`` in ``compute_dtype``; +inf for what is no structure."""
+        # What is none of 0 and 1 would reach the gradient in spite of the mask.
+        surprisal = _not_negative(self._cross_entropy(self._parts(parts == 1)))
+        return surprisal.masked_fill(~self._in_support(parts), float("inf"))
+
+    def _log_prob(self, parts: Tensor) -> Tensor:
+        """``log_prob`` of anything, −inf for what is no structure."""
+        self._check_unchanged()
+        with self._full_precision():
+            return self._public(0 - self._surprisal(parts))
+
+    def _log_prob_of_integers(self, name: str, integers: Tensor) -> Tensor:
+        """log p of integers ``[*sample, *batch, n]`` or broadcastable to it, where −1 stands for whatever is possible;
+        −inf where no structure agrees with them."""
+        expected = tuple(self.batch_shape) + (self.max_length,)
+        try:
+            if integers.shape[-1:] != expected[-1:]:
+                raise RuntimeError
+            integers = integers.expand(torch.broadcast_shapes(integers.shape, expected))
+        except RuntimeError:
+            raise ValueError(
+                f"{name} has shape {tuple(integers.shape)}; it must be {expected}, with sample dimensions in front, or "
+                "size 1 where it should be repeated"
+            ) from None
+        known = (integers != NOTHING) & self.position_mask
+        if has_values(known) and bool((known == self.position_mask).all()):
+            return self._log_prob(self.as_indicators(integers))
+        self._check_unchanged()
+        with self._full_precision():
+            values = torch.arange(self._num_values(), device=self.device)
+            restricted = self._restricted(~known.unsqueeze(-1) | (integers.unsqueeze(-1) == values))
+            agreeing, every = restricted._log_normaliser(), self._log_normaliser()
+            impossible = agreeing == NEGATIVE_INFINITY
+            agreeing = restricted._total(agreeing.masked_fill(impossible, 0))
+            # As many impossible ones as there are: what is forbidden altogether has no normaliser.
+            less = self._total(every.masked_fill(every == NEGATIVE_INFINITY, 0)) - agreeing
+            return self._public((0 - _not_negative(less)).masked_fill(impossible, NEGATIVE_INFINITY))
+
+    def _broadcast_parts(self, parts: Tensor) -> Tensor:
+        if not isinstance(parts, Tensor):
+            raise TypeError(f"parts is a {type(parts).__name__}; give a tensor of parts 0 and 1")
+        expected, events = tuple(self.batch_shape + self.event_shape), len(self.event_shape)
+        try:
+            if parts.shape[max(parts.dim() - events, 0) :] != self.event_shape:
+                raise RuntimeError
+            return parts.expand(torch.broadcast_shapes(parts.shape, expected))
+        except RuntimeError:
+            raise ValueError(
+                f"parts has shape {tuple(parts.shape)}; its last dimensions must be {expected}, or broadcast to that"
+            ) from None
+
     def _without_padding(self, tensor: Tensor, value: float = 0) -> Tensor:
         """``tensor`` ``[*sample, *batch, n]`` with ``value`` in padding."""
         return tensor.masked_fill(~self.position_mask, value) if self._has_padding else tensor
@@ -407,24 +538,42 @@ class StructuredDistribution(ABC):
         with nullcontext() if self.device.type == "meta" else torch.autocast(self.device.type, enabled=False):
             yield
 
+    def _compare(self, other: "StructuredDistribution", quantity: Callable[[Tuple[Tensor, ...]], Tensor]) -> Tensor:
+        """A quantity of the expected parts that is at least 0, and infinite where ``other`` forbids any of them."""
+        self._check_comparable(other)
+        self._check_unchanged()
+        other._check_unchanged()
+        with self._full_precision():
+            mine, theirs = self._log_normaliser(), other._log_normaliser()
+            value = _not_negative(quantity(self._expected_parts()))
+            # Without any structure on one side this is ∞ − ∞; what self never does costs nothing.
+            beyond = (theirs == NEGATIVE_INFINITY) | self._exceeds_structures_of(other)
+            value = value.masked_fill(beyond, float("inf")).masked_fill(mine == NEGATIVE_INFINITY, 0)
+            return other._mark_broken(self._public(value))
+
     def _check_comparable(self, other: "StructuredDistribution") -> None:
         if type(other) is not type(self):
-            raise TypeError(f"other is a {type(other).__name__}; kl needs another {type(self).__name__}")
+            raise TypeError(f"other is a {type(other).__name__}; it must be a {type(self).__name__}")
         mine, theirs = (self.batch_shape, self.max_length), (other.batch_shape, other.max_length)
         if mine != theirs:
             raise ValueError(
                 f"other has batch shape {tuple(theirs[0])} and {theirs[1]} positions; "
-                f"kl needs {tuple(mine[0])} and {mine[1]}"
+                f"they must be {tuple(mine[0])} and {mine[1]}"
             )
         compared = self.device.type == "cpu" and has_values(self.lengths, other.lengths)
         if compared and not torch.equal(self.lengths, other.lengths):
-            raise ValueError(f"other has lengths {other.lengths.tolist()}; kl needs {self.lengths.tolist()}")
+            raise ValueError(f"other has lengths {other.lengths.tolist()}; they must be {self.lengths.tolist()}")
+
+
+@register_kl(StructuredDistribution, StructuredDistribution)
+def _kl(p: StructuredDistribution, q: StructuredDistribution) -> Tensor:
+    return p.kl(q)
 
 
 def log_prob_of_marks(distribution: StructuredDistribution, alignment: Tensor) -> Tensor:
     """``alignment_log_prob`` of a distribution whose structures mark positions with 0 and 1."""
     marks = distribution._without_padding(alignment) > 0
-    return distribution.log_prob(marks).masked_fill(~marks.any(-1), 0)
+    return distribution._log_prob(marks.expand_as(distribution.position_mask)).masked_fill(~marks.any(-1), 0)
 
 
 def split_positions(name: str, scores: Tensor) -> Tuple[torch.Size, int]:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from types import ModuleType
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -27,17 +27,24 @@ class DependencyTree(ArcDistribution):
         arc_scores: ``[*batch, n+1, n]``, see :class:`ArcDistribution`; arcs from a word to itself are no parts.
         lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
         roots: ``"multi"`` (default): any number of words hang on the root; ``"single"``: exactly one does.
+        validate_args: see :class:`StructuredDistribution`.
 
     Raises:
         TypeError: scores that are not floating point, lengths that are not integers.
         ValueError: shapes that do not fit, lengths out of range, an unknown ``roots``.
     """
 
-    def __init__(self, arc_scores: Tensor, lengths: Optional[Tensor] = None, roots: str = "multi") -> None:
-        super().__init__(arc_scores, lengths)
+    def __init__(
+        self,
+        arc_scores: Tensor,
+        lengths: Optional[Tensor] = None,
+        roots: str = "multi",
+        validate_args: Optional[bool] = None,
+    ) -> None:
         if roots not in ROOTS:
             raise ValueError(f"roots is {roots!r}; choose one of: {', '.join(ROOTS)}")
         self.roots = roots
+        super().__init__(arc_scores, lengths, validate_args)
 
     needs_arcs = True
 
@@ -65,7 +72,7 @@ class DependencyTree(ArcDistribution):
 
         * ``expectations(scores, lengths, single_root)``: log Z ``[batch]`` and marginals ``[batch, n+1, n]``;
         * ``argmax(scores, lengths, single_root)``: heads ``[batch, n]`` of a best tree;
-        * ``sample(scores, lengths, single_root, count)``: heads ``[count, batch, n]`` of samples.
+        * ``sample(scores, lengths, single_root, count, generator)``: heads ``[count, batch, n]`` of samples.
 
         Heads are integers 0..n, and :data:`NO_HEAD` in padding and where no tree is possible.
         """
@@ -86,7 +93,7 @@ class DependencyTree(ArcDistribution):
             best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
             log_partition, marginals = self._algorithms().expectations((scores - best).to(dtype), *others)
             log_partition = log_partition + best.sum((-2, -1))
-        return log_partition.reshape(self.batch_shape), marginals.reshape(self._arc_scores.shape)
+        return log_partition.reshape(self.batch_shape), marginals.reshape(self.arc_scores.shape)
 
     def _clear(self, marginals: Tensor) -> Tensor:
         # Zero already; this keeps what an upstream gradient may hold there, as that of a logarithm does, out of the
@@ -105,8 +112,8 @@ class DependencyTree(ArcDistribution):
             heads = self._algorithms().argmax(*self._problem())
         return self._arcs_of(heads.reshape(self.batch_shape + (self.max_length,)))
 
-    def _sample(self, sample_shape: torch.Size) -> Tensor:
-        heads = self._algorithms().sample(*self._problem(), sample_shape.numel())
+    def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
+        heads = self._algorithms().sample(*self._problem(), sample_shape.numel(), generator=generator)
         return self._arcs_of(heads.reshape(sample_shape + self.batch_shape + (self.max_length,)))
 
     def _in_support(self, structure: Tensor) -> Tensor:
@@ -134,6 +141,13 @@ class DependencyTree(ArcDistribution):
         return self._narrow_dtype if compiled_for(self.device) == "cuda" else self.compute_dtype
 
     # Shared machinery
+
+    def _structure_name(self) -> str:
+        roots = " with a single root" if self.roots == "single" else ""
+        return f"dependency trees over {self.max_length} words{roots}"
+
+    def _settings(self) -> Dict[str, object]:
+        return {"roots": self.roots}
 
     def _problem(self) -> Tuple[Tensor, Tensor, bool]:
         (scores,) = self._usable_potentials

@@ -18,6 +18,20 @@ def pytest_runtest_setup(item):
 
 
 @pytest.fixture
+def backend(request, monkeypatch):
+    """The backend in force, for tests marked by :mod:`contract`."""
+    from fairseq_structattn.distributions import use_backend
+    from fairseq_structattn.distributions.kernels import numba_compile
+
+    if request.param == "without-numba":
+        monkeypatch.setattr(numba_compile, "available", lambda: False)
+        yield request.param
+        return
+    with use_backend(request.param):
+        yield request.param
+
+
+@pytest.fixture
 def poisoned(monkeypatch):
     """Memory that a kernel leaves as it was allocated shows as NaN."""
     empty, empty_like = torch.Tensor.new_empty, torch.empty_like

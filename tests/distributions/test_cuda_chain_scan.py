@@ -312,7 +312,7 @@ def test_entropy_and_divergence(num_states):
         inputs = {name: tensor.clone().requires_grad_() for name, tensor in scores.items()}
         with use_backend(backend):
             chain = LinearChain(**inputs, lengths=lengths, num_states=num_states)
-            entropy, kl = chain.entropy, chain.kl(LinearChain(**other, lengths=lengths, num_states=num_states))
+            entropy, kl = chain.entropy(), chain.kl(LinearChain(**other, lengths=lengths, num_states=num_states))
             values.append((entropy, kl) + torch.autograd.grad((entropy + kl).sum(), list(inputs.values())))
     for value, exact in zip(*values):
         close(value, exact)
@@ -330,7 +330,7 @@ def test_two_states_ask_the_reference_for_nothing_but_a_best_sequence_and_sample
         )
     unary, table, start = (torch.randn(shape, device=DEVICE) for shape in ((1, 3, 2), (2, 2), (2,)))
     for chain in (LinearChain(unary[..., 0], table, start=start), LinearChain(unary, table, num_states=2)):
-        for quantity in (chain.log_partition, chain.marginals, chain.edge_marginals, chain.entropy, chain.kl(chain)):
+        for quantity in (chain.log_partition, chain.marginals, chain.edge_marginals, chain.entropy(), chain.kl(chain)):
             assert quantity.isfinite().all()
         assert chain.log_prob(torch.zeros_like(chain.marginals)).shape == (1,) and calls == []
     assert chain.argmax.shape == chain.sample().shape and len(calls) == 2

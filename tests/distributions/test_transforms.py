@@ -56,7 +56,7 @@ def backend(request, monkeypatch):
 
 
 def quantities(distribution):
-    return distribution.log_partition, distribution.marginals, distribution.entropy
+    return distribution.log_partition, distribution.marginals, distribution.entropy()
 
 
 def scalar(results):
@@ -163,7 +163,7 @@ def test_inductor_compiles_a_kernel_into_its_graph():
 
 
 def _entropy(scores):
-    return (ProjectiveTree(scores).entropy,)
+    return (ProjectiveTree(scores).entropy(),)
 
 
 def run(function, potentials):

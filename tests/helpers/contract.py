@@ -1,6 +1,7 @@
 """Every distribution as a case of one template, and what all of its quantities are by listing structures exactly.
 
-A new distribution comes under the template by an entry in :data:`CASES`.
+A new distribution comes under the template by an entry in :data:`CASES`, which :mod:`test_contract` demands of every
+registered one. Tests marked with :data:`on_every_backend` take a ``case`` and run under each ``backend`` of it.
 """
 
 import itertools
@@ -8,6 +9,7 @@ import math
 from fractions import Fraction
 from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
+import pytest
 import torch
 from enumeration_projective import is_projective_tree
 from enumeration_spanning import all_trees
@@ -20,17 +22,62 @@ from fairseq_structattn.distributions import (
     ProjectiveTree,
     SpanningTree,
 )
+from fairseq_structattn.distributions.kernels import numba_compile
 
 INF = float("inf")
 POSITIONS = 3
 Index = Tuple[int, ...]
 
 
+def quantity_of(distribution, name: str) -> torch.Tensor:
+    """A property by its name, or what the method ``entropy`` returns."""
+    return getattr(distribution, name)() if name == "entropy" else getattr(distribution, name)
+
+
+def outputs(distribution) -> List[torch.Tensor]:
+    """What kernels give, and can be differentiated any number of times."""
+    edges = [distribution.edge_marginals] if isinstance(distribution, LinearChain) else []
+    return [distribution.log_partition, distribution.marginals] + edges
+
+
+def close(actual, expected, tolerance=2e-6) -> None:
+    # Of what the dtype cannot hold, infinity is right.
+    expected = torch.as_tensor(expected, dtype=torch.double).to(actual.dtype)
+    torch.testing.assert_close(actual.detach().double(), expected.double(), rtol=tolerance, atol=tolerance)
+
+
+def tracked(potentials: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
+    """Copies that need a gradient."""
+    return {name: tensor.detach().clone().requires_grad_() for name, tensor in potentials.items()}
+
+
+def listed(case, potentials, lengths):
+    """log Z ``[items]``, marginals and entropy ``[items]``, by listing; differentiable any number of times."""
+    columns = []
+    for item, length in enumerate(lengths):
+        scores, parts = [], []
+        shape = tuple(list(potentials.values())[0].shape[1:])
+        own = {name: t if name in case.shared else t[item] for name, t in potentials.items()}
+        for structure in case.structures(length):
+            terms = [own[name][index] for name, index in structure.scores]
+            if not any(term.item() == -INF for term in terms):
+                scores.append(sum(terms, torch.zeros((), dtype=torch.double)))
+                parts.append(torch.zeros(shape, dtype=torch.double))
+                for index in structure.ones:
+                    parts[-1][index] = 1
+        scores = torch.stack(scores)
+        total, p = scores.logsumexp(0), scores.softmax(0)
+        columns.append((total, torch.tensordot(p, torch.stack(parts), 1), total - (p * scores).sum()))
+    return tuple(map(torch.stack, zip(*columns)))
+
+
 class Structure(NamedTuple):
-    """One structure: where it has a 1 in the shape of ``marginals``, and the scores it is made of."""
+    """One structure: where it has a 1 in the shape of ``marginals``, the scores it is made of, and the edges of a
+    chain."""
 
     ones: Sequence[Index]
     scores: Sequence[Tuple[str, Index]]
+    edges: Sequence[Index] = ()
 
 
 class Case(NamedTuple):
@@ -38,8 +85,8 @@ class Case(NamedTuple):
 
     Attributes:
         name: shown by pytest.
-        build: from potentials by name and lengths to an instance.
-        shapes: of the potentials behind the batch dimensions, by name.
+        build: from potentials by name, lengths and options to an instance.
+        shapes: of the potentials of so many positions, behind the batch dimensions, by name.
         structures: all structures over so many positions.
         shared: potentials that all items of a batch share.
         on_gpu: whether kernels for GPUs serve it, which the interpreter runs too.
@@ -47,14 +94,30 @@ class Case(NamedTuple):
 
     name: str
     build: Callable
-    shapes: Dict[str, Tuple[int, ...]]
+    shapes: Callable[[int], Dict[str, Tuple[int, ...]]]
     structures: Callable[[int], List[Structure]]
     shared: Tuple[str, ...] = ()
     on_gpu: bool = False
 
-    def draw(self, items: int, deviation: float = 1.0, offset: float = 0.0, dtype=torch.double):
+    @property
+    def arcs(self) -> bool:
+        return "arc_scores" in self.shapes(POSITIONS)
+
+    @property
+    def chain(self) -> bool:
+        return "pairwise" in self.shapes(POSITIONS)
+
+    @property
+    def backends(self) -> Tuple[str, ...]:
+        """Those that differ: in closed form, nothing does."""
+        if not (self.chain or self.name.startswith(("projective", "spanning"))):
+            return ("auto",)
+        # A binary chain has a recursion of its own where there is no compiler.
+        return ("reference", "cpu") + (("without-numba",) if self.name.startswith("binary") else ())
+
+    def draw(self, *batch: int, deviation=1.0, offset=0.0, dtype=torch.double, n=POSITIONS):
         """Random potentials by name."""
-        shapes = {name: (() if name in self.shared else (items,)) + shape for name, shape in self.shapes.items()}
+        shapes = {name: (() if name in self.shared else batch) + shape for name, shape in self.shapes(n).items()}
         return {name: (deviation * torch.randn(shape) + offset).to(dtype) for name, shape in shapes.items()}
 
 
@@ -76,6 +139,7 @@ class Exact:
         self.entropy = -sum(p * log_p for p, log_p in zip(self.probs, self.log_probs) if p > 0)
         weighted = (p * parts for p, parts in zip(self.probs, self.parts()))
         self.marginals = sum(weighted, torch.zeros(self.shape, dtype=torch.double))
+        self.edge_marginals = self._edges(self.probs)
 
     def parts(self) -> List[torch.Tensor]:
         """Structures in the shape of ``marginals``."""
@@ -87,11 +151,15 @@ class Exact:
             result.append(parts)
         return result
 
-    def gradients(self, on_log_partition: float, on_marginals: torch.Tensor):
-        """Of ``on_log_partition · log Z + ⟨on_marginals, marginals⟩`` by name, by Cov(parts) · g."""
-        values = [(on_marginals.double() * parts).sum().item() for parts in self.parts()]
+    def gradients(self, on_log_partition: float, on_marginals: torch.Tensor, on_edges=None):
+        """Of ``on_log_partition · log Z + ⟨on_marginals, marginals⟩ + ⟨on_edges, edge marginals⟩`` by name, by
+        Cov(parts) · g."""
+        values = [on_marginals.double()[parts == 1].sum().item() for parts in self.parts()]
+        if on_edges is not None:
+            values = [v + sum(on_edges[e].item() for e in s.edges) for v, s in zip(values, self.structures)]
         mean = sum(p * value for p, value in zip(self.probs, values))
-        result = {name: torch.zeros(shape, dtype=torch.double) for name, shape in self.case.shapes.items()}
+        shapes = self.case.shapes(POSITIONS)
+        result = {name: torch.zeros(shape, dtype=torch.double) for name, shape in shapes.items()}
         for structure, p, value in zip(self.structures, self.probs, values):
             for name, index in structure.scores:
                 result[name][index] += p * (on_log_partition + value - mean)
@@ -102,6 +170,14 @@ class Exact:
         theirs = {tuple(sorted(s.ones)): log_p for s, log_p in zip(other.structures, other.log_probs)}
         terms = zip(self.structures, self.probs, self.log_probs)
         return sum(p * (log_p - theirs.get(tuple(sorted(s.ones)), -INF)) for s, p, log_p in terms if p > 0)
+
+    def _edges(self, weights):
+        states = next((shape[-1] for name, shape in self.case.shapes(POSITIONS).items() if name == "pairwise"), 0)
+        result = torch.zeros(POSITIONS - 1, states, states, dtype=torch.double)
+        for structure, weight in zip(self.structures, weights):
+            for edge in structure.edges:
+                result[edge] += weight
+        return result
 
     def _of_item(self, name, tensor):
         return tensor if name in self.case.shared else tensor[self.item]
@@ -143,7 +219,7 @@ def _sequence(z, per_edge, ends, binary):
     scores = [("unary", index) for index in nodes] + [("pairwise", index) for index in edges]
     if ends and z:
         scores += [("start", (z[0],)), ("end", (z[-1],))]
-    return Structure(nodes, scores)
+    return Structure(nodes, scores, [(i, a, b) for i, (a, b) in enumerate(zip(z, z[1:]))])
 
 
 def trees(kind, roots):
@@ -169,39 +245,71 @@ def _arcs(heads):
 
 
 def _simple(cls):
-    return lambda potentials, lengths: cls(*potentials.values(), lengths=lengths)
+    return lambda potentials, lengths, **options: cls(*potentials.values(), lengths=lengths, **options)
 
 
 def _chain(num_states=None):
-    return lambda potentials, lengths: LinearChain(**potentials, lengths=lengths, num_states=num_states)
+    return lambda potentials, lengths, **options: LinearChain(
+        **potentials, lengths=lengths, num_states=num_states, **options
+    )
 
 
 def _tree(cls, roots):
-    return lambda potentials, lengths: cls(potentials["arc_scores"], lengths, roots)
+    return lambda potentials, lengths, **options: cls(potentials["arc_scores"], lengths, roots, **options)
+
+
+def _logits(n):
+    return {"logits": (n,)}
+
+
+def _arc_scores(n):
+    return {"arc_scores": (n + 1, n)}
 
 
 def _states(count, per_edge, ends, binary=False):
-    shapes = {"unary": (POSITIONS,) if binary else (POSITIONS, count)}
-    shapes["pairwise"] = (POSITIONS - 1, count, count) if per_edge else (count, count)
-    if ends:
-        shapes.update(start=(count,), end=(count,))
+    def shapes(n):
+        unary = {"unary": (n,) if binary else (n, count)}
+        pairwise = {"pairwise": (max(n - 1, 0), count, count) if per_edge else (count, count)}
+        return {**unary, **pairwise, **({"start": (count,), "end": (count,)} if ends else {})}
+
     structures = sequences(count, per_edge, ends, binary)
     shared = () if per_edge else ("pairwise",)
     return _chain(None if binary else count), shapes, structures, shared, count == 2
 
 
-_ARCS = {"arc_scores": (POSITIONS + 1, POSITIONS)}
-
 CASES = [
-    Case("categorical", _simple(Categorical), {"logits": (POSITIONS,)}, one_position),
-    Case("bernoulli", _simple(Bernoulli), {"logits": (POSITIONS,)}, any_positions),
+    Case("categorical", _simple(Categorical), _logits, one_position),
+    Case("bernoulli", _simple(Bernoulli), _logits, any_positions),
     Case("binary-chain", *_states(2, False, False, binary=True)),
+    Case("binary-chain-per-edge", *_states(2, True, False, binary=True)),
     Case("binary-chain-with-ends", *_states(2, True, True, binary=True)),
     Case("chain-of-two-states", *_states(2, False, True)),
     Case("chain-of-three-states", *_states(3, False, False)),
     Case("chain-of-three-states-with-ends", *_states(3, True, True)),
-    Case("independent-heads", _simple(IndependentHeads), _ARCS, any_heads),
+    Case("independent-heads", _simple(IndependentHeads), _arc_scores, any_heads),
 ]
 for _kind, _cls in (("projective", ProjectiveTree), ("spanning", SpanningTree)):
     for _roots in ("multi", "single"):
-        CASES.append(Case(f"{_kind}-{_roots}", _tree(_cls, _roots), _ARCS, trees(_kind, _roots), (), True))
+        CASES.append(Case(f"{_kind}-{_roots}", _tree(_cls, _roots), _arc_scores, trees(_kind, _roots), (), True))
+
+
+# Which cases, and under which backends
+
+needs_numba = pytest.mark.skipif(not numba_compile.available(), reason="needs numba")
+
+
+def on_backends_of(concerns: Callable[[Case], bool], names=("auto", "reference", "cpu", "without-numba")):
+    """Mark of a test of the cases that ``concerns`` is true of, under those of the named backends that they have."""
+    chosen = [
+        pytest.param(case, backend, id=f"{case.name}-{backend}", marks=[needs_numba] if backend == "cpu" else [])
+        for case in CASES
+        if concerns(case)
+        for backend in case.backends
+        if backend in names
+    ]
+    return pytest.mark.parametrize("case, backend", chosen, indirect=["backend"])
+
+
+on_every_backend = on_backends_of(lambda case: True)
+on_kernels = on_backends_of(lambda case: True, ("cpu", "without-numba"))
+each_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

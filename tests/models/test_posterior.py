@@ -98,5 +98,5 @@ def test_weights_are_those_of_the_posterior_in_every_architecture(arch, options,
 def test_posterior_is_part_of_the_graph(sample):
     model = build("structattn_rnn_crf").train()
     _, extra = model(**sample["net_input"], return_posterior=True)
-    extra["posterior"].entropy.sum().backward()
+    extra["posterior"].entropy().sum().backward()
     assert model.decoder.attention.tables["pairwise"].grad.abs().sum() > 0

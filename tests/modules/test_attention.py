@@ -70,7 +70,7 @@ def test_posterior_tells_more_than_weights():
     posterior = attention.posterior(query, source)
     assert posterior.batch_shape == (2, 3)
     assert set(posterior.argmax.unique().tolist()) <= {0.0, 1.0}
-    assert (posterior.entropy >= 0).all()
+    assert (posterior.entropy() >= 0).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .. import finite_masks
+from .. import finite_masks, integers
 from ..backend import compiled_for, current_backend
 from ..operations import has_values
 from ..registry import register_distribution
@@ -45,10 +45,31 @@ class LinearChain(StructuredDistribution):
         start: score of the first state, ``[K]`` or broadcastable to ``[*batch, K]``; ``None`` (default): 0.
         end: score of the last real state, likewise.
         num_states: K; ``None`` (default): binary, K = 2.
+        validate_args: see :class:`StructuredDistribution`.
 
     Raises:
         TypeError: potentials that are not floating point, lengths that are not integers.
         ValueError: shapes that do not fit, lengths out of range, ``num_states`` that is not a positive integer.
+
+    Example:
+        Two selected neighbours weigh 3.
+
+        >>> chain = LinearChain(unary=torch.zeros(3), pairwise=torch.tensor([[1.0, 1.0], [1.0, 3.0]]).log())
+        >>> chain.marginals
+        tensor([0.7000, 0.8000, 0.7000])
+        >>> chain.edge_marginals[0]
+        tensor([[0.1000, 0.2000],
+                [0.1000, 0.6000]])
+        >>> chain.argmax
+        tensor([1., 1., 1.])
+        >>> chain.log_prob_of_states(torch.tensor([1, 1, -1])).exp()
+        tensor(0.6000)
+
+        Two sentences of three words and one, with four tags:
+
+        >>> tags = LinearChain(torch.zeros(2, 3, 4), torch.zeros(4, 4), torch.tensor([3, 1]), num_states=4)
+        >>> tags.support_size
+        tensor([64.,  4.], dtype=torch.float64)
     """
 
     def __init__(
@@ -59,6 +80,7 @@ class LinearChain(StructuredDistribution):
         start: Optional[Tensor] = None,
         end: Optional[Tensor] = None,
         num_states: Optional[int] = None,
+        validate_args: Optional[bool] = None,
     ) -> None:
         if num_states is not None and (type(num_states) is not int or num_states < 1):
             raise ValueError(f"num_states is {num_states!r}; it must be a positive integer, or None for a binary chain")
@@ -66,12 +88,11 @@ class LinearChain(StructuredDistribution):
         self.num_states = 2 if num_states is None else num_states
         batch_shape, max_length = self._split_unary(unary)
         boundaries = {name: scores for name, scores in (("start", start), ("end", end)) if scores is not None}
-        super().__init__(batch_shape, max_length, lengths, unary=unary, pairwise=pairwise, **boundaries)
+        super().__init__(batch_shape, max_length, lengths, validate_args, unary=unary, pairwise=pairwise, **boundaries)
         _check_pairwise(pairwise, batch_shape, max_length, self.num_states)
         for name, scores in boundaries.items():
             _check_boundary(name, scores, batch_shape, self.num_states)
-        self._unary, self._pairwise = unary, pairwise
-        self._start, self._end = start, end
+        self._validate_potentials()
 
     @classmethod
     def from_fields(cls, fields: Tensor, couplings: Tensor, lengths: Optional[Tensor] = None) -> "LinearChain":
@@ -104,6 +125,30 @@ class LinearChain(StructuredDistribution):
         """One table ``pairwise`` ``(2, 2)``, shared by all positions: attention uses the binary chain."""
         return {"pairwise": (2, 2)}
 
+    # Potentials as they were given
+
+    @property
+    def unary(self) -> Tensor:
+        """``[*batch, n]``, or ``[*batch, n, K]`` with ``num_states``."""
+        return self._given["unary"]
+
+    @property
+    def pairwise(self) -> Tensor:
+        """``[K, K]``, or ``[…, n-1, K, K]``."""
+        return self._given["pairwise"]
+
+    @property
+    def start(self) -> Optional[Tensor]:
+        """``[…, K]`` or ``None``."""
+        return self._given.get("start")
+
+    @property
+    def end(self) -> Optional[Tensor]:
+        """``[…, K]`` or ``None``."""
+        return self._given.get("end")
+
+    # Quantities
+
     @property
     def support_size(self) -> Tensor:
         """K to the length, ``[*batch]`` in float64."""
@@ -126,7 +171,50 @@ class LinearChain(StructuredDistribution):
             raise ValueError(f"this is {self._form()}; only a binary chain selects positions")
         return log_prob_of_marks(self, alignment)
 
+    def log_prob_of_states(self, states: Tensor) -> Tensor:
+        """Log-probability of given states, ``[*sample, *batch]``: of the one sequence that they form or, where states
+        are unknown, of all sequences that agree with them, together. −inf where none does.
+
+        Args:
+            states: integers ``[*sample, *batch, n]``, or broadcastable to it: the state of each position, 0 or 1 in a
+                binary chain, or −1 where it is unknown. What is in padding is not looked at.
+
+        Raises:
+            ValueError: states of another shape.
+        """
+        return self._log_prob_of_integers("states", states)
+
+    def as_integers(self, parts: Tensor) -> Tensor:
+        """The state of each position, ``[*sample, *batch, n]``, 0 or 1 in a binary chain; −1 in padding and where there
+        is none."""
+        if self._binary:
+            return integers.of_marks(parts, self.position_mask)
+        return integers.of_choices(self._mask_states(parts), -1)
+
+    def as_indicators(self, integers_: Tensor) -> Tensor:
+        """Sequences in the shape of ``unary``, given as states ``[*sample, *batch, n]``; the inverse of
+        :meth:`as_integers`."""
+        if self._binary:
+            return self._without_padding(integers_.to(self.dtype))
+        return self._mask_states(integers.one_hot(integers_, self.num_states, -1, self.dtype))
+
     # The contract
+
+    def _num_values(self) -> int:
+        return self.num_states
+
+    def _restricted(self, allowed: Tensor) -> "LinearChain":
+        # Of two states, either may be forbidden.
+        states = self._potentials()[0].masked_fill(~allowed, NEGATIVE_INFINITY)
+        lengths = self.lengths if self._has_padding else None
+        return LinearChain(states, self.pairwise, lengths, self.start, self.end, self.num_states)
+
+    def _structure_name(self) -> str:
+        kind = "vectors of {} zeros and ones" if self._binary else "one-hot states ({1}) of {0} positions"
+        return kind.format(self.max_length, self.num_states)
+
+    def _settings(self) -> Dict[str, object]:
+        return {} if self._binary else {"num_states": self.num_states}
 
     def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
         if self._has_gpu_kernels():
@@ -142,7 +230,7 @@ class LinearChain(StructuredDistribution):
             # Those for any two states take sums of scores, which float32 would round.
             return self._narrow_dtype if self._binary else self.compute_dtype
         # That kernel computes in float64 whatever it is given; ends are added to scores before.
-        narrow = self._start is None and self._end is None and self._is_compiled() and self._reduces_to_fields()
+        narrow = self.start is None and self.end is None and self._is_compiled() and self._reduces_to_fields()
         return self._narrow_dtype if narrow else self.compute_dtype
 
     def _log_normaliser(self) -> Tensor:
@@ -150,15 +238,15 @@ class LinearChain(StructuredDistribution):
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         """Of each state, ``[*batch, n, K]``; of pairs, ``[*batch, n-1, K, K]``; of the first and of the last state."""
-        unary = self._unary.to(self.compute_dtype)
+        unary = self.unary.to(self.compute_dtype)
         if self._binary:
             unary = self._without_padding(unary)
             unary = torch.stack((torch.zeros_like(unary), unary), -1)
         else:
             unary = self._mask_states(unary)
         edges = (max(self.max_length - 1, 0), self.num_states, self.num_states)
-        pairwise = self._mask_edges(self._pairwise.to(self.compute_dtype).expand(self.batch_shape + edges))
-        return unary, pairwise, self._boundary(self._start), self._boundary(self._end)
+        pairwise = self._mask_edges(self.pairwise.to(self.compute_dtype).expand(self.batch_shape + edges))
+        return unary, pairwise, self._boundary(self.start), self._boundary(self.end)
 
     def _expected_parts(self) -> Tuple[Tensor, ...]:
         states, edges = self._expected_states_and_edges
@@ -186,11 +274,11 @@ class LinearChain(StructuredDistribution):
         return 2 * self.max_length + 1
 
     def _all_ordinary(self) -> bool:
-        if not self._binary or self._unary.numel() == 0:
+        if not self._binary or self.unary.numel() == 0:
             return super()._all_ordinary()
         # State 0 is possible where tables and ends are ordinary: nothing is ever in need of a mask of state 1.
         others = [scores for name, scores in self._given.items() if name != "unary"]
-        return self._unary.detach().amax().item() <= finite_masks.LARGEST_ORDINARY and finite_masks.all_ordinary(others)
+        return self.unary.detach().amax().item() <= finite_masks.LARGEST_ORDINARY and finite_masks.all_ordinary(others)
 
     def _argmax(self) -> Tensor:
         with torch.no_grad():
@@ -201,20 +289,20 @@ class LinearChain(StructuredDistribution):
                 return self._indicator(cpu_states.argmax(*problem))
             return self._structure(reference.expectations(*problem, MaxSemiring)[1])
 
-    def _sample(self, sample_shape: torch.Size) -> Tensor:
+    def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         (unary, tables, lengths), shape = self._problem(), sample_shape + self.batch_shape
         if self._is_compiled():
             from . import cpu_states
 
-            states = cpu_states.sample(unary, tables, lengths, sample_shape.numel())
+            states = cpu_states.sample(unary, tables, lengths, sample_shape.numel(), generator=generator)
             return self._indicator(states.reshape(shape + states.shape[-1:]))
         problem = unary.detach().expand(shape + unary.shape[-2:]), tables.detach(), lengths.expand(shape)
-        return self._structure(reference.expectations(*problem, SamplingSemiring)[1])
+        return self._structure(reference.expectations(*problem, SamplingSemiring(generator))[1])
 
     def _check_comparable(self, other: StructuredDistribution) -> None:
         super()._check_comparable(other)
         if (self._binary, self.num_states) != (other._binary, other.num_states):
-            raise ValueError(f"other is {other._form()}; kl needs {self._form()}")
+            raise ValueError(f"other is {other._form()}; it must be {self._form()}")
 
     # Inference
 
@@ -236,7 +324,7 @@ class LinearChain(StructuredDistribution):
 
     @cached
     def _tables_are_ordinary(self) -> bool:
-        ends = [self._boundary(scores) for scores in (self._start, self._end) if scores is not None]
+        ends = [self._boundary(scores) for scores in (self.start, self.end) if scores is not None]
         return all(log_odds.supports(scores) for scores in [self._masked_pairwise] + ends)
 
     def _by_tables(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
@@ -244,7 +332,7 @@ class LinearChain(StructuredDistribution):
         from . import cuda
 
         if self._binary and self._moderate is None:
-            unary, pairwise, start, end = self._unary, self._masked_pairwise, self._start, self._end
+            unary, pairwise, start, end = self.unary, self._masked_pairwise, self.start, self.end
         else:
             # A state's score is added to all edges that lead to it: a difference of two may be ∞ − ∞.
             states, pairwise, start, end = self._usable_potentials
@@ -255,11 +343,11 @@ class LinearChain(StructuredDistribution):
 
     def _by_fields(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
-        unary, constant, ends = self._unary.to(dtype), 0, self._ends()
+        unary, constant, ends = self.unary.to(dtype), 0, self._ends()
         if ends:
             # Added up first: they are few where chains share them.
             differences = [(scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~at, 0) for scores, at in ends]
-            unary, constant = self._unary + sum(differences), sum(scores[..., 0] for scores, _ in ends)
+            unary, constant = self.unary + sum(differences), sum(scores[..., 0] for scores, _ in ends)
         if self._is_compiled():
             from . import cpu_binary
 
@@ -340,7 +428,7 @@ class LinearChain(StructuredDistribution):
 
     @cached
     def _masked_pairwise(self) -> Tensor:
-        pairwise = self._pairwise.to(self.compute_dtype)
+        pairwise = self.pairwise.to(self.compute_dtype)
         return pairwise if pairwise.dim() == 2 else self._mask_edges(pairwise)
 
     def _problem(self) -> Tuple[Tensor, Tensor, Tensor]:
@@ -354,16 +442,16 @@ class LinearChain(StructuredDistribution):
     def _ends(self, start: Optional[Tensor] = None, end: Optional[Tensor] = None) -> List[Tuple[Tensor, Tensor]]:
         """Scores of the first and of the last state, where given, and their positions: broadcastable to ``[*batch, K]``
         and ``[*batch, n]``. Other scores than the given ones, if arguments say so."""
-        if self._start is None and self._end is None:
+        if self.start is None and self.end is None:
             return []
         position, padded = torch.arange(self.max_length, device=self.device), self._has_padding
         last = self.lengths.unsqueeze(-1) - 1 if padded else self.max_length - 1
         ends = []
-        if self._start is not None:
-            start = self._end_scores(self._start) if start is None else start
+        if self.start is not None:
+            start = self._end_scores(self.start) if start is None else start
             ends.append((start, (position == 0) & self.position_mask if padded else position == 0))
-        if self._end is not None:
-            end = self._end_scores(self._end) if end is None else end
+        if self.end is not None:
+            end = self._end_scores(self.end) if end is None else end
             ends.append((end, position == last))
         return ends
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..kernels.numba_compile import inlined, kernel, over_batch, subroutine
 from ..kernels.numba_math import copy, exp, log
-from ..operations import Operation, without_gradient
+from ..operations import Operation, uniform, without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from . import reference
 from .tables import edge_tables, tables_of_chains, without_padding
@@ -71,15 +71,17 @@ def argmax(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Tensor:
     "Tensor unary, Tensor pairwise, Tensor lengths, int count",
     lambda unary, pairwise, lengths, count: (count,) + unary.shape[:-1],
 )
-def sample(unary: Tensor, pairwise: Tensor, lengths: Tensor, count: int) -> Tensor:
+def sample(
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
     """The states ``[count, *batch, n]`` of exact samples, :data:`NO_STATE` in padding and where none is possible.
 
     Arguments as for :func:`expectations`.
     """
     problem = _problem(unary, pairwise, lengths)
-    uniform = torch.rand((count,) + problem[0].shape[:-1], dtype=torch.float64, device=unary.device)
-    states = torch.full(uniform.shape, NO_STATE, device=unary.device)
-    _run(_sample, states.shape[1], *problem, uniform, states)
+    uniforms = uniform((count,) + problem[0].shape[:-1], unary.device, generator)
+    states = torch.full(uniforms.shape, NO_STATE, device=unary.device)
+    _run(_sample, states.shape[1], *problem, uniforms, states)
     return states.reshape((count,) + unary.shape[:-1])
 
 

@@ -4,16 +4,16 @@ One recursion, written against a semiring, whose gradients are marginals, best s
 and dtype, takes −inf anywhere and can be differentiated any number of times.
 """
 
-from typing import Tuple, Type
+from typing import Tuple
 
 import torch
 from torch import Tensor
 
 from ..operations import has_values, value_and_gradients
-from ..semirings import LogSemiring, Semiring
+from ..semirings import AnySemiring, LogSemiring
 
 
-def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Type[Semiring] = LogSemiring) -> Tensor:
+def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemiring = LogSemiring) -> Tensor:
     """Semiring sum over all state sequences, ``[*batch]``: log Z in the log semiring. A sequence of length 0 scores 0.
 
     The forward recursion of Kim et al. (ICLR 2017), figure 2.
@@ -39,7 +39,7 @@ def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Type[Semir
 
 
 def expectations(
-    unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Type[Semiring] = LogSemiring
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemiring = LogSemiring
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """The total ``[*batch]`` and its gradients with respect to unary ``[*batch, n, K]`` and edge scores
     ``[*batch, n-1, K, K]``: marginals in the log semiring, indicators of a sequence in the others.

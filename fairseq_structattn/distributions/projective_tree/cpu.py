@@ -14,7 +14,7 @@ size.
 """
 
 import math
-from typing import Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 from ..kernels.numba_compile import kernel, over_batch, subroutine
 from ..kernels.numba_math import exp
 from ..kernels.numba_simd import empty_lanes
-from ..operations import Operation, without_gradient
+from ..operations import Operation, uniform, without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from ..trees import NO_HEAD
 from . import reference
@@ -89,12 +89,14 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     "Tensor scores, Tensor lengths, bool single_root, int count",
     lambda scores, lengths, single_root, count: (count,) + scores.shape[::2],
 )
-def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+def sample(
+    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
     """Heads ``[count, batch, n]`` of samples, :data:`NO_HEAD` in padding and where no tree is possible."""
     batch, _, n = scores.shape
     heads = torch.full((count, batch, n), NO_HEAD, device=scores.device)
     # Two choices for each arc: where the halves under it meet, and what lies beyond it.
-    uniforms = torch.rand(count, batch, 2 * n, dtype=torch.double, device=scores.device)
+    uniforms = uniform((count, batch, 2 * n), scores.device, generator)
     scores = _lowered(scores.double())[0]
     problem = _array(scores), _array(lengths), single_root
     over_batch(_sample, batch, *problem, uniforms.numpy(), heads.numpy())

@@ -4,18 +4,18 @@ One recursion, written against a semiring, whose gradient is marginals, best tre
 dtype, takes −inf anywhere and can be differentiated any number of times.
 """
 
-from typing import Tuple, Type
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..operations import has_values, value_and_gradients
-from ..semirings import NEGATIVE_INFINITY, LogSemiring, MaxSemiring, SamplingSemiring, Semiring
+from ..semirings import NEGATIVE_INFINITY, AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
 from ..trees import NO_HEAD
 
 
-def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: Type[Semiring] = LogSemiring) -> Tensor:
+def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemiring = LogSemiring) -> Tensor:
     """Semiring sum over all projective trees, ``[batch]``: log Z in the log semiring.
 
     The inside recursion of Eisner (COLING 1996), as in figure 6 of Kim et al. (ICLR 2017), over the nodes 0 (root) to
@@ -51,7 +51,7 @@ def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: Type[Sem
 
 
 def expectations(
-    scores: Tensor, lengths: Tensor, single_root: bool, semiring: Type[Semiring] = LogSemiring
+    scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemiring = LogSemiring
 ) -> Tuple[Tensor, Tensor]:
     """The total ``[batch]`` and its gradient ``[batch, n+1, n]``: marginals in the log semiring, a tree in the others.
 
@@ -77,11 +77,13 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     return _heads(expectations(scores.detach(), lengths, single_root, MaxSemiring)[1])
 
 
-def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+def sample(
+    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
     """Heads ``[count, batch, n]`` of samples, :data:`NO_HEAD` in padding and where no tree is possible."""
     batch, _, n = scores.shape
     copies = scores.detach().expand(count, batch, n + 1, n).reshape(count * batch, n + 1, n)
-    trees = expectations(copies, lengths.repeat(count), single_root, SamplingSemiring)[1]
+    trees = expectations(copies, lengths.repeat(count), single_root, SamplingSemiring(generator))[1]
     return _heads(trees).reshape(count, batch, n)
 
 
@@ -90,7 +92,7 @@ def _usable(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor
 
 
-def _sum(semiring: Type[Semiring], terms: list) -> Tensor:
+def _sum(semiring: AnySemiring, terms: list) -> Tensor:
     return semiring.sum(torch.stack(terms), 0)
 
 

@@ -38,6 +38,25 @@ class ProjectiveTree(DependencyTree):
     Raises:
         TypeError: scores that are not floating point, lengths that are not integers.
         ValueError: shapes that do not fit, lengths out of range, an unknown ``roots``.
+
+    Example:
+        >>> trees = ProjectiveTree(torch.zeros(4, 3), roots="single")
+        >>> trees.support_size
+        tensor(7., dtype=torch.float64)
+        >>> trees.marginals[0]
+        tensor([0.4286, 0.1429, 0.4286])
+
+        Arcs root → 2 → 1 and 2 → 3 are rewarded.
+
+        >>> scores = torch.zeros(4, 3)
+        >>> scores[0, 1] = scores[2, 0] = scores[2, 2] = 3.0
+        >>> tree = ProjectiveTree(scores)
+        >>> tree.as_integers(tree.argmax)
+        tensor([2, 0, 2])
+        >>> tree.log_prob(tree.argmax).exp()
+        tensor(0.9027)
+        >>> tree.log_prob_of_heads(torch.tensor([2, 0, -1])).exp()
+        tensor(0.9477)
     """
 
     @property
@@ -58,6 +77,9 @@ class ProjectiveTree(DependencyTree):
 
             return cpu
         return reference
+
+    def _structure_name(self) -> str:
+        return f"projective {super()._structure_name()}"
 
     def _keeps_shape(self, heads: Tensor) -> Tensor:
         return _is_projective(heads)

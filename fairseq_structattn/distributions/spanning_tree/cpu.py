@@ -7,7 +7,7 @@ Computed in float64 whatever the dtype of the scores: in linear space, and in lo
 weights leave its range. Each dependent's best score is subtracted first; every tree has one arc to each dependent.
 """
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import numpy as np
 import torch
@@ -43,11 +43,14 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     return chu_liu_edmonds.argmax(scores, lengths, single_root)
 
 
-def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+def sample(
+    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
     """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
     from . import wilson
 
-    return wilson.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+    expected = expectations(scores, lengths, single_root)
+    return wilson.sample(scores, lengths, single_root, count, *expected, generator=generator)
 
 
 class _Elimination(Operation):

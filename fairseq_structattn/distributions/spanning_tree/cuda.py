@@ -4,7 +4,7 @@ As on the CPU, the backward pass is the derivative, in the direction of the upst
 compute the marginals. Nothing waits for the device, and results do not change from run to run.
 """
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -38,11 +38,14 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     return reference.argmax(scores, lengths, single_root)
 
 
-def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+def sample(
+    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
     """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
     from . import wilson
 
-    return wilson.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+    expected = expectations(scores, lengths, single_root)
+    return wilson.sample(scores, lengths, single_root, count, *expected, generator=generator)
 
 
 class _Elimination(Operation):

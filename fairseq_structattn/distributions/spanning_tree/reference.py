@@ -4,7 +4,7 @@ Elimination of words in log space, whose gradients are the marginals. It runs on
 any size, −inf among them, and can be differentiated any number of times.
 """
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -71,11 +71,14 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     return chu_liu_edmonds.argmax(scores, lengths, single_root)
 
 
-def sample(scores: Tensor, lengths: Tensor, single_root: bool, count: int) -> Tensor:
+def sample(
+    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
     """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
     from . import wilson
 
-    return wilson.sample(scores, lengths, single_root, count, *expectations(scores, lengths, single_root))
+    expected = expectations(scores, lengths, single_root)
+    return wilson.sample(scores, lengths, single_root, count, *expected, generator=generator)
 
 
 def _eliminate_first(weights: Tensor, without_root: Tensor) -> Tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ Compiled where numba is installed.
 """
 
 import math
+from typing import Optional
 
 import numpy as np
 import torch
@@ -37,12 +38,18 @@ LEFT_13, RIGHT_7, LEFT_17, RIGHT_11 = np.uint64(13), np.uint64(7), np.uint64(17)
     lambda scores, lengths, single_root, count, *_: (count,) + scores.shape[::2],
 )
 def sample(
-    scores: Tensor, lengths: Tensor, single_root: bool, count: int, log_partition: Tensor, marginals: Tensor
+    scores: Tensor,
+    lengths: Tensor,
+    single_root: bool,
+    count: int,
+    log_partition: Tensor,
+    marginals: Tensor,
+    generator: Optional[torch.Generator] = None,
 ) -> Tensor:
     """Heads ``[count, batch, n]`` of samples; :data:`NO_HEAD` in padding and where there is no tree.
 
-    One seed for each sentence is drawn from PyTorch's generator for the CPU: ``torch.manual_seed`` governs the samples,
-    and the number of threads does not matter.
+    One seed for each sentence is drawn from PyTorch's generator for the CPU, or from the one that is given:
+    ``torch.manual_seed`` governs the samples, and the number of threads does not matter.
 
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc.
@@ -51,14 +58,16 @@ def sample(
         count: number of samples of each sentence.
         log_partition: ``[batch]``.
         marginals: ``[batch, n+1, n]``.
+        generator: of any device; ``None`` (default): PyTorch's own.
     """
     batch, n = scores.shape[0], scores.shape[-1]
     heads = torch.full((count, batch, n), NO_HEAD, device="cpu")
-    seeds = torch.randint(1, torch.iinfo(torch.int64).max, (batch,), device="cpu").numpy().astype(np.uint64)
+    device = "cpu" if generator is None else generator.device
+    seeds = torch.randint(1, torch.iinfo(torch.int64).max, (batch,), device=device, generator=generator)
     words = torch.where(log_partition > NEGATIVE_INFINITY, lengths, lengths.new_zeros(()))
     on_root = marginals[:, 0].clamp(min=0).cumsum(-1)
     problem = [tensor.detach().cpu().contiguous().numpy() for tensor in (scores.double(), on_root.double(), words)]
-    over_batch(_trees, batch, *problem, single_root, PATIENCE, seeds, heads.numpy())
+    over_batch(_trees, batch, *problem, single_root, PATIENCE, seeds.cpu().numpy().astype(np.uint64), heads.numpy())
     return heads.to(scores.device)
 
 
