@@ -78,7 +78,8 @@ def title(record: AttentionRecord) -> str:
     """Which sentence it is, which of its translations, and its score; or which question, and the answer."""
     kind = ", reference" if record.forced else f", hypothesis {record.rank + 1}" if record.rank else ""
     if record.label is not None:
-        return f"pair {record.id}, {record.label}, taken for {record.predicted}, score {record.score:.3f}"
+        probability = math.exp(record.score)
+        return f"pair {record.id}: {record.label}, taken for {record.predicted} (probability {probability:.2f})"
     asked = f": {record.question}" if record.question else ""
     return f"{'question' if asked else 'sentence'} {record.id}{kind}{asked}, score {record.score:.3f}"
 

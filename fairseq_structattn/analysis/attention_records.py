@@ -12,8 +12,8 @@ A file of records has one JSON object a line:
 ``forced``
     whether ``target`` is the reference, read by the model, rather than the model's own translation
 ``source``, ``target``
-    tokens in reading order, ``</s>`` last; what else looks like a mark of fairseq, such as ``<pad>``, is a token like
-    any other
+    tokens in reading order, ``</s>`` last, or in pairs of sentences the root symbol ``<s>``; what else looks like a
+    mark of fairseq, such as ``<pad>``, is a token like any other
 ``reference``
     tokens of the reference without ``</s>``; null where there is none
 ``weights``
@@ -52,6 +52,7 @@ from fairseq_structattn.analysis.files import InputError, check_inputs, numbered
 
 Matrix = List[List[float]]
 END = "</s>"
+ROOT = "<s>"
 # Where readers that ask str.splitlines break lines. JSON itself escapes the others of this kind.
 LINE_BREAKS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
 
@@ -90,9 +91,15 @@ class AttentionRecord:
     predicted: Optional[str] = None
 
 
-def without_end(tokens: List[str]) -> List[str]:
-    """The tokens of a sentence without its ``</s>``, which is the last one or none."""
-    return tokens[:-1] if tokens[-1:] == [END] else tokens
+def without_end(tokens: List[str], end: str = END) -> List[str]:
+    """The tokens of a sentence without its ``</s>``, or another mark, which is the last one or none."""
+    return tokens[:-1] if tokens[-1:] == [end] else tokens
+
+
+def words_of(record: AttentionRecord) -> Tuple[List[str], List[str]]:
+    """Source and target without the marks behind them: ``</s>``, and the root symbol in pairs of sentences."""
+    end = END if record.label is None else ROOT
+    return without_end(record.source, end), without_end(record.target, end)
 
 
 def write_records(path: str, records: Iterable[AttentionRecord]) -> int:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fairseq_structattn.analysis import PLUGIN
-from fairseq_structattn.analysis.attention_records import AttentionRecord, SourceTree, write_records
+from fairseq_structattn.analysis.attention_records import ROOT, AttentionRecord, SourceTree, write_records
 from fairseq_structattn.analysis.export_attention import (
     ExportError,
     check_model,
@@ -28,8 +28,6 @@ from fairseq_structattn.analysis.export_attention import (
 )
 from fairseq_structattn.analysis.files import check_outputs, command
 from fairseq_structattn.analysis.forced_attention import rounded
-
-ROOT = "<s>"
 
 
 def export(model, task, dataset, ids: Iterable[int]) -> Iterator[AttentionRecord]:

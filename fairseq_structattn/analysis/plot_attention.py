@@ -15,7 +15,7 @@ import logging
 from typing import Iterable, Iterator, List, Optional
 
 from fairseq_structattn.analysis import PLUGIN
-from fairseq_structattn.analysis.attention_records import AttentionRecord, check_records, read_records, without_end
+from fairseq_structattn.analysis.attention_records import AttentionRecord, check_records, read_records, words_of
 from fairseq_structattn.analysis.files import InputError, check_outputs, command
 from fairseq_structattn.analysis.picture_files import check_picture
 
@@ -134,7 +134,7 @@ def draw(records: List[AttentionRecord], output: str) -> None:
     # importing fairseq can set the root logger to DEBUG, and matplotlib then reports on every font of the machine
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for one in records:
-        print(f"{title(one)}: {' '.join(without_end(one.source))} -> {' '.join(without_end(one.target))}")
+        print(f"{title(one)}: {' -> '.join(' '.join(words) for words in words_of(one))}")
     save_figure(draw_figure(records), output)
 
 

@@ -90,7 +90,7 @@ def test_a_target_tree_stands_beside_its_rows():
     assert places[1].x0 == pytest.approx(places[0].x1)
     assert (places[1].y0, places[1].y1) == pytest.approx((places[0].y0, places[0].y1))
     assert len(patches(beside, "FancyArrowPatch")) == 16  # each word has three other heads, and the best
-    assert figure.texts[0].get_text() == "pair 5, neutral, taken for entailment, score -0.500"
+    assert figure.texts[0].get_text() == "pair 5: neutral, taken for entailment (probability 0.61)"
     assert inside(figure)
 
 

@@ -47,8 +47,8 @@ TREES = [[0, 1, 2, 3], [2, 3, 4, 0], [0, 0, 0, 0]]
 
 PAIR = record(
     7,
-    words("the old boy went"),
-    words("he went home"),
+    "the old boy went <s>".split(),
+    "he went home <s>".split(),
     tree=TREE,
     target_tree=source_tree([2, 0, 2], others=0.4),
     label="neutral",
@@ -230,10 +230,19 @@ def test_focus_is_seen_and_reaches_all_controls(page):
     assert reached == ["search", "side", "order", "descending", "list", "shown", "own", "view"]
 
 
+def test_a_pair_is_called_so_and_found_by_what_it_is_taken_for(page):
+    page = page()
+    page.get(page.address.replace("page.html", "pair.html"))
+    assert name(page) == "Pair 7" and "neutral, taken for entailment" in by_id(page, "facts").text
+    assert by_id(page, "texts").text.split("\n") == ["premise", "the old boy went", "hypothesis", "he went home"]
+    assert "neutral, taken for entailment · score" in by_id(page, "list").text
+    by_id(page, "search").send_keys("taken for entail")
+    assert listed(page) == [7]
+
+
 def test_the_tree_of_a_hypothesis_stands_beside_its_rows(page):
     page = page()
     page.get(page.address.replace("page.html", "pair.html"))
-    assert "neutral, taken for entailment" in by_id(page, "facts").text
     canvas, (tree,) = by_id(page, "canvas"), page.find_elements(By.CSS_SELECTOR, "svg.tree.beside")
     assert tree.rect["x"] == pytest.approx(canvas.rect["x"] + canvas.rect["width"], abs=1)
     assert tree.rect["y"] == pytest.approx(canvas.rect["y"], abs=1) and tree.rect["height"] == 3 * CELL + CELL

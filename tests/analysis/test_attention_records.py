@@ -96,3 +96,9 @@ def test_what_is_no_record_is_named_by_line(tmp_path, line, message):
         file.write(line + "\n")
     with pytest.raises(RecordError, match=message):
         list(attention_records.read_records(str(path)))
+
+
+def test_words_are_those_of_a_sentence_without_the_mark_behind_them():
+    assert attention_records.words_of(record()) == (["猫"], [])
+    assert attention_records.words_of(record(source=["猫", "<s>"])) == (["猫", "<s>"], [])
+    assert attention_records.words_of(record(source=["猫", "<s>"], target=["<s>"], label="x")) == (["猫"], [])

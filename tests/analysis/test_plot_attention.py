@@ -74,7 +74,7 @@ def test_unknown_ways_to_make_words_are_refused(tmp_path, option, known):
 
 
 def test_files_that_hold_nothing_are_refused(tmp_path):
-    with pytest.raises(SystemExit, match="nowhere.jsonl: no such file.*export_attention"):
+    with pytest.raises(SystemExit, match="nowhere.jsonl: no such file.*structattn-export writes one"):
         run(tmp_path / "nowhere.jsonl", tmp_path / "a.html")
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(SystemExit, match="no sentences"):
