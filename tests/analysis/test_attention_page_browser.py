@@ -235,7 +235,7 @@ def test_a_pair_is_called_so_and_found_by_what_it_is_taken_for(page):
     page.get(page.address.replace("page.html", "pair.html"))
     assert name(page) == "Pair 7" and "neutral, taken for entailment" in by_id(page, "facts").text
     assert by_id(page, "texts").text.split("\n") == ["premise", "the old boy went", "hypothesis", "he went home"]
-    assert "neutral, taken for entailment · score" in by_id(page, "list").text
+    assert "7 · neutral, taken for entailment" in by_id(page, "list").text
     by_id(page, "search").send_keys("taken for entail")
     assert listed(page) == [7]
 
