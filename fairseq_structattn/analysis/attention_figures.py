@@ -3,12 +3,12 @@
 Tokens stand in the order in which the model reads them, from left to right in every language. The runs of the most
 likely selection of a chain are outlined in the row of their target token. A tree over the source is drawn above its
 tokens, one over the target beside its tokens; the trees of a decoder that attends over trees are drawn below the
-heatmap, one for each target token.
+heatmap, one for each target token. What outlines and arcs mean stands beside the scale of the colours.
 """
 
 import math
 from dataclasses import dataclass
-from typing import List
+from typing import List, Optional
 
 import numpy as np
 
@@ -26,10 +26,12 @@ TITLE = 0.3
 SCALE_WIDTH = 2.0
 SCALE_HEIGHT = 0.12
 SCALE_SPACE = 0.55
+LEGEND_GAP = 0.6  # between the scale and the text beside it
 LARGEST_SIDE = 400.0
 
 LABEL_FONT = 9  # points
 TITLE_FONT = 11
+OUTLINE = 1.4  # width of a line
 MOST_DOTS = 12000  # of a side: a sentence of a thousand tokens is drawn more coarsely rather than not at all
 LEAST_SCALE = 1e-6
 
@@ -103,7 +105,16 @@ def draw_figure(records: List[AttentionRecord]):
     tokens = [token for record in records for token in record.source + record.target]
     with rc_context({"font.family": font_families(tokens)}):
         panels = [measure(record) for record in records]
-        return _draw_panels(panels, colour_scale(largest_weight(records)))
+        return _draw_panels(panels, colour_scale(largest_weight(records)), explanation(records))
+
+
+def explanation(records: List[AttentionRecord]) -> Optional[str]:
+    """What is orange; None where nothing is."""
+    if any(record.segments for record in records):
+        return "outlined: the most likely selection of the chain"
+    if any(record.tree or record.trees for record in records):
+        return "orange: the most likely tree; an arc is as opaque as it is probable"
+    return None
 
 
 def measure(record: AttentionRecord) -> Panel:
@@ -124,11 +135,12 @@ def measure(record: AttentionRecord) -> Panel:
     )
 
 
-def _draw_panels(panels: List[Panel], colours):
+def _draw_panels(panels: List[Panel], colours, explained: Optional[str]):
     from matplotlib.figure import Figure  # not pyplot: it would look for a display
 
     left = MARGIN + max(panel.target_labels for panel in panels)
-    contents = [left + max(panel.wide for panel in panels), MARGIN + SCALE_WIDTH]
+    legend = 0.0 if explained is None else LEGEND_GAP + text_widths([explained], LABEL_FONT)[0]
+    contents = [left + max(panel.wide for panel in panels), MARGIN + SCALE_WIDTH + legend]
     width = MARGIN + max(contents + [MARGIN + panel.title_width for panel in panels])
     height = sum(panel.height + MARGIN for panel in panels) + SCALE_SPACE + MARGIN
     if max(width, height) > LARGEST_SIDE:
@@ -140,6 +152,8 @@ def _draw_panels(panels: List[Panel], colours):
     for panel in panels:
         page.add_panel(panel)
     page.add_scale()
+    if explained is not None:
+        page.add_legend(explained)
     return page.figure
 
 
@@ -194,6 +208,15 @@ class Page:
         bar.set_label("weight", fontsize=LABEL_FONT)
         bar.ax.tick_params(labelsize=LABEL_FONT - 1)
 
+    def add_legend(self, text: str) -> None:
+        """What is orange, beside the scale."""
+        from matplotlib.patches import Rectangle
+
+        axes = self.add_axes_beside(MARGIN + SCALE_WIDTH + LEGEND_GAP / 3, LEGEND_GAP / 2, SCALE_HEIGHT)
+        axes.axis("off")
+        axes.add_patch(Rectangle((0, 0), 1, 1, fill=False, edgecolor=BEST_COLOUR, linewidth=OUTLINE, clip_on=False))
+        axes.text(4 / 3, 0.5, text, fontsize=LABEL_FONT, va="center")
+
 
 def colour_scale(largest: float):
     """From weights to colours, 0 white and `largest` dark blue; red for weights that are no numbers."""
@@ -243,7 +266,8 @@ def _outline_segments(axes, row: int, segments) -> None:
     for start, end in segments:
         corner = (start - 0.5 + inset, row - 0.5 + inset)
         size = (end - start - 2 * inset, 1 - 2 * inset)
-        axes.add_patch(Rectangle(corner, *size, fill=False, edgecolor=BEST_COLOUR, linewidth=1.4))
+        # above the lines between the cells
+        axes.add_patch(Rectangle(corner, *size, fill=False, edgecolor=BEST_COLOUR, linewidth=OUTLINE, zorder=3))
 
 
 def save_figure(figure, path: str) -> None:

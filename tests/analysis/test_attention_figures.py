@@ -68,6 +68,23 @@ def test_segments_are_outlined_in_the_row_of_their_token():
     boxes = [patch.get_bbox() for patch in patches(axes, "Rectangle")]
     assert [(math.floor(box.x0 + 0.5), math.ceil(box.x1 - 0.5) + 1) for box in boxes] == [(0, 2), (4, 5)]
     assert all(-0.5 < box.y0 < box.y1 < 0.5 for box in boxes)
+    grid = max(line.get_zorder() for line in axes.get_xgridlines() + axes.get_ygridlines())
+    assert all(patch.get_zorder() > grid for patch in patches(axes, "Rectangle"))
+
+
+@pytest.mark.parametrize(
+    "parts, text",
+    [
+        ({"segments": [[(0, 2)]]}, "outlined: the most likely selection of the chain"),
+        ({"tree": source_tree([0])}, "orange: the most likely tree; an arc is as opaque as it is probable"),
+        ({}, None),
+    ],
+)
+def test_a_legend_says_what_is_orange(parts, text):
+    figure = figures.draw_figure([record(0, ["a", "</s>"], ["x"], **parts)])
+    legends = [written for axes in figure.axes for written in axes.texts if "most likely" in written.get_text()]
+    assert [legend.get_text() for legend in legends] == ([text] if text else [])
+    assert inside(figure)
 
 
 def test_a_source_tree_stands_over_its_columns():

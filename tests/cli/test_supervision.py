@@ -1,13 +1,11 @@
-"""The commands of the README that supervise attention, as they stand there, on the reversal corpus."""
+"""The commands of docs/supervision.md, as they stand there, on the reversal corpus."""
 
 import re
-import shlex
 import shutil
-from pathlib import Path
 
 import pytest
+from documents import ROOT, commands
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZES = (
     "encoder-embed-dim",
     "encoder-hidden-size",
@@ -15,18 +13,14 @@ SIZES = (
     "decoder-hidden-size",
     "decoder-out-embed-dim",
 )
-# What makes the README's trainings small.
+# What makes the page's trainings small.
 SMALL = ["--cpu", "--no-epoch-checkpoints", "--max-epoch", "4", "--max-tokens", "300", "--lr", "0.02"]
 SMALL += [word for size in SIZES for word in (f"--{size}", "24")]
 
 
-def readme_commands(start):
-    """The commands of the section that begin with `start`, split into words."""
-    section = (
-        (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Supervising attention\n")[1].split("\n## ")[0]
-    )
-    lines = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
-    return [shlex.split(line) for line in lines.replace("\\\n", "").splitlines() if line.startswith(start)]
+def readme_commands(program):
+    """The commands of the page that call `program`, split into words."""
+    return [command for command in commands(ROOT / "docs" / "supervision.md") if command[0] == program]
 
 
 def last_logged(output, name):
@@ -38,7 +32,7 @@ def last_logged(output, name):
 
 @pytest.fixture(scope="module")
 def corpus(tiny_corpus, run_fairseq, tmp_path_factory):
-    """A folder as the README's: sentences in de and en, their alignments and heads, and what is binarised of them."""
+    """A folder as the page's: sentences in de and en, their alignments and heads, and what is binarised of them."""
     folder = tmp_path_factory.mktemp("supervised")
     for split in ("train", "valid"):
         for ours, readme in (("src", "de"), ("tgt", "en")):
