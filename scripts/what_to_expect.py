@@ -1,7 +1,7 @@
 """What to expect of the recipes in README.md and docs/: a table of scores and times, from results that scripts wrote.
 
-    python scripts/what_to_expect.py                             puts it into README.md and, a recipe each, into pages of docs/
-    python scripts/what_to_expect.py --quickstart quickstart     keeps the result of a quickstart in that folder first
+    python scripts/what_to_expect.py                            into README.md and, one each, into pages of docs/
+    python scripts/what_to_expect.py --quickstart quickstart    keeps the result of the quickstart there first
 
 Recipes whose experiment has not been run are left out. Times are of training alone, on the machine that stands beside
 them; means, where there are several runs.

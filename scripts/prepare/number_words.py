@@ -27,6 +27,9 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
     parser.add_argument("--valid", type=int, default=500, metavar="N", help="validation numbers (default: 500)")
     parser.add_argument("--test", type=int, default=500, metavar="N", help="test numbers (default: 500)")
     parser.add_argument("--limit", type=int, default=1000000, metavar="N", help="all numbers are below this")
+    parser.add_argument(
+        "--alignments", action="store_true", help="also .align: which letters mean which word (--limit 1000000 at most)"
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random choice (default: 1)")
     return parser.parse_args(arguments)
 
@@ -88,6 +91,39 @@ def english_words(number: int) -> str:
     return " ".join(num2words(number, lang="en").replace(",", " ").replace("-", " ").split())
 
 
+def german_parts(number: int) -> List[str]:
+    """The letters that a number below a million is put together of, in the order of German."""
+    for unit, letters in ((1000, "tausend"), (100, "hundert")):
+        if number >= unit:
+            rest = german_parts(number % unit) if number % unit else []
+            return [*_before(german_parts(number // unit)), letters, *rest]
+    if number > 20 and number % 10:
+        return [*_before(german_parts(number % 10)), "und", *german_parts(number - number % 10)]
+    return [german_characters(number).replace(" ", "")]
+
+
+def _before(parts: List[str]) -> List[str]:
+    """One by itself is "ein" before another part, and not "eins"."""
+    return ["ein"] if parts == ["eins"] else parts
+
+
+def alignment(number: int) -> str:
+    """Links ``i-j`` of the German letters with the English word that they mean, in the manner of Pharaoh.
+
+    Neither "und" nor "and" is linked to anything; at "und" the parts beside it change places.
+    """
+    parts = german_parts(number)
+    starts = [sum(map(len, parts[:place])) for place in range(len(parts))]
+    order = list(range(len(parts)))
+    for place in (place for place, letters in enumerate(parts) if letters == "und"):
+        order[place - 1], order[place + 1] = place + 1, place - 1
+    meant = [place for place in order if parts[place] != "und"]
+    words = [j for j, word in enumerate(english_words(number).split()) if word != "and"]
+    return " ".join(
+        f"{starts[place] + letter}-{j}" for place, j in zip(meant, words) for letter in range(len(parts[place]))
+    )
+
+
 @command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
@@ -97,12 +133,16 @@ def main(arguments=None) -> None:
         raise InputError(
             "num2words is not installed; install the extra `quickstart`: pip install -e '.[quickstart]'"
         ) from None
+    if options.alignments and options.limit > 1000000:
+        raise InputError(f"--limit {options.limit}: alignments are known of numbers below a million only")
     check_output_folders({"--dest": options.dest})
     splits = choose_numbers(options.train, options.valid, options.test, options.limit, options.seed)
     for split in ("train", "valid", "test"):
         prefix = os.path.join(options.dest, split)
         write_lines(prefix + ".de", [german_characters(number) for number in splits[split]])
         write_lines(prefix + ".en", [english_words(number) for number in splits[split]])
+        if options.alignments:
+            write_lines(prefix + ".align", [alignment(number) for number in splits[split]])
         print(f"{prefix}.de, .en: {len(splits[split]):,} numbers below {options.limit:,}")
 
 

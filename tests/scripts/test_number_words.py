@@ -50,6 +50,29 @@ def test_words_of_both_languages():
     assert "_" in number_words.german_characters(1000047).split()
 
 
+def test_letters_are_linked_with_the_word_that_they_mean():
+    pytest.importorskip("num2words")
+    numbers = [*range(1200), 11011, 21021, 99999, 100000, 101001, 271000, 999999]
+    for number in numbers:
+        letters = number_words.german_characters(number).split()
+        words = number_words.english_words(number).split()
+        assert "".join(number_words.german_parts(number)) == "".join(letters)
+        links = [link.split("-") for link in number_words.alignment(number).split()]
+        assert {int(j) for _, j in links} == {j for j, word in enumerate(words) if word != "and"}, number
+    assert number_words.alignment(21) == "6-0 7-0 8-0 9-0 10-0 11-0 12-0 0-1 1-1 2-1"
+    assert number_words.alignment(101).endswith("10-3 11-3 12-3 13-3")
+
+
+def test_alignments_are_written_when_asked_for(tmp_path, capsys):
+    pytest.importorskip("num2words")
+    size = ["--train", "9", "--valid", "2", "--test", "2", "--alignments"]
+    number_words.main(["--dest", str(tmp_path / "new"), *size])
+    assert len((tmp_path / "new" / "train.align").read_text().splitlines()) == 9
+    with pytest.raises(SystemExit):
+        number_words.main(["--dest", str(tmp_path / "more"), *size, "--limit", "2000000"])
+    assert "--limit 2000000: alignments" in capsys.readouterr().err
+
+
 def test_files_are_aligned_and_reproducible(tmp_path):
     pytest.importorskip("num2words")
     for folder in ("one", "two"):
