@@ -38,7 +38,7 @@ def files(folder):
 @pytest.mark.parametrize("layer", [*LAYERS, *ABOVE, *APART, TOOLS])
 def test_nothing_points_back(layer):
     if layer == TOOLS:
-        allowed = [*LAYERS, *ABOVE, TOOLS]
+        allowed = [*LAYERS, *ABOVE, "compat", TOOLS]
     elif layer in APART:
         allowed = [layer]
     elif layer in ABOVE:
