@@ -46,6 +46,7 @@ COMMANDS = {
     "experiments/tree_transduction/report.py": "IN/trees --dest OUT/",
     "prepare/babi.py": "--corpus DATA --task 2 --dest OUT/",
     "prepare/conllu.py": "--train IN/conllu --valid IN/conllu --test IN/conllu --dest OUT/",
+    "prepare/conllu_heads.py": "--trees IN/conllu --words IN/word --output OUT",
     "prepare/join_sentences.py": "--input IN/text --languages en de --sizes 2 --output OUT",
     "prepare/number_words.py": "--train 9 --valid 2 --test 2 --dest OUT/",
     "prepare/parallel_corpus.py": (
@@ -88,6 +89,7 @@ def given(tmp_path):
     write(folder / "log", json.dumps(epoch))
     write(folder / "checkpoint", "no checkpoint")
     write(folder / "heads", *["0 1 1 3 3"] * len(SENTENCES))
+    write(folder / "word", "one")
     write(folder / "conllu", "1\tone\t_\t_\t_\t_\t0\troot\t_\t_")
     pair = {"sentence1_binary_parse": "( one two )", "sentence2_binary_parse": "( one )", "gold_label": "neutral"}
     write(folder / "pairs.jsonl", json.dumps(pair))

@@ -6,6 +6,7 @@ import pytest
 from helpers_scripts import load_script
 
 conllu = load_script("prepare/conllu.py")
+conllu_heads = load_script("prepare/conllu_heads.py")
 
 
 def lines(*words):
@@ -77,3 +78,34 @@ def test_everything_is_written(tmp_path, capsys):
     assert (dest / "train.words").read_text() == "they run home\na b c d\n"
     counts = dict(line.split(" ") for line in (dest / "dict.txt").read_text().splitlines())
     assert counts["run"] == "1" and counts["n't"] == "0"
+
+
+# Heads of a text that is there already
+
+
+def write_heads(tmp_path, words, trees):
+    (tmp_path / "words").write_text(words)
+    (tmp_path / "trees").write_text(trees)
+    files = {"--trees": "trees", "--words": "words", "--output": "new/heads"}
+    conllu_heads.main([word for option, name in files.items() for word in (option, str(tmp_path / name))])
+    return (tmp_path / "new" / "heads").read_text()
+
+
+def test_heads_of_a_text_are_those_of_its_trees(tmp_path, capsys):
+    assert write_heads(tmp_path, "they  run home\n\ndo n't 1_000\n", f"{TREE}\n{RANGE}") == "2 0 2\n\n0 1 1\n"
+    assert capsys.readouterr().out.splitlines()[1] == "  left out: 1 ranges of multiword tokens, 1 empty nodes"
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("they run\n", "words, line 1: 2 words, but its tree (.*trees, line 1) has 3; let the parser take words as"),
+        ("they ran home\n", "words, line 1: word 2 is 'ran', but in its tree (.*trees, line 1) 'run'"),
+        ("they run home\n\na\n", "words, line 3: no tree for it; .*trees ends before"),
+        ("\n", "trees, line 1: no sentence for this tree; .*words ends before"),
+    ],
+)
+def test_trees_of_another_text_are_refused(tmp_path, words, message):
+    with pytest.raises(SystemExit, match=message.replace("(", r"\(").replace(")", r"\)")):
+        write_heads(tmp_path, words, TREE)
+    assert not (tmp_path / "new" / "heads").exists()
