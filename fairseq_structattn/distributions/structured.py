@@ -573,7 +573,7 @@ def _kl(p: StructuredDistribution, q: StructuredDistribution) -> Tensor:
 def log_prob_of_marks(distribution: StructuredDistribution, alignment: Tensor) -> Tensor:
     """``alignment_log_prob`` of a distribution whose structures mark positions with 0 and 1."""
     marks = distribution._without_padding(alignment) > 0
-    return distribution._log_prob(marks.expand_as(distribution.position_mask)).masked_fill(~marks.any(-1), 0)
+    return distribution._log_prob(distribution._broadcast_parts(marks)).masked_fill(~marks.any(-1), 0)
 
 
 def split_positions(name: str, scores: Tensor) -> Tuple[torch.Size, int]:

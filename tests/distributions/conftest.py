@@ -33,11 +33,14 @@ def backend(request, monkeypatch):
 
 @pytest.fixture
 def poisoned(monkeypatch):
-    """Memory that a kernel leaves as it was allocated shows as NaN."""
-    empty, empty_like = torch.Tensor.new_empty, torch.empty_like
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **options: _poison(empty(*args, **options)))
-    monkeypatch.setattr(torch, "empty_like", lambda *args, **options: _poison(empty_like(*args, **options)))
+    """Memory that a kernel leaves as it was allocated shows as NaN, or as 7."""
 
+    def poison(allocate):
+        def allocate_and_fill(*args, **options):
+            tensor = allocate(*args, **options)
+            return tensor.fill_(float("nan") if tensor.is_floating_point() else 7)
 
-def _poison(tensor):
-    return tensor.fill_(float("nan")) if tensor.is_floating_point() else tensor
+        return allocate_and_fill
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, poison(getattr(owner, name)))

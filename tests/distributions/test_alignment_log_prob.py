@@ -80,3 +80,12 @@ def test_chains_of_many_states_select_no_positions():
     chain = LinearChain(torch.zeros(2, 3), torch.zeros(3, 3), num_states=3)
     with pytest.raises(ValueError, match="only a binary chain selects positions"):
         chain.alignment_log_prob(torch.zeros(2))
+
+
+def test_alignments_may_have_sample_dimensions():
+    alignments = torch.eye(3).unsqueeze(1)
+    for kind in (Categorical, Bernoulli):
+        distribution = kind(torch.randn(2, 3))
+        found = distribution.alignment_log_prob(alignments)
+        assert found.shape == (3, 2)
+        torch.testing.assert_close(found[1], distribution.alignment_log_prob(torch.tensor([[0.0, 1, 0]] * 2)))
