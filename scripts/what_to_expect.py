@@ -20,6 +20,7 @@ from fairseq_structattn.analysis.results import machine, put_table, versions
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
+EXPERIMENTS = os.path.join(HERE, "experiments")
 QUICKSTART = os.path.join(HERE, "quickstart.json")
 HEADS = ["recipe", "score", "training", "runs", "machine"]
 
@@ -117,7 +118,7 @@ def main(arguments=None) -> None:
     options = parser.parse_args(arguments)
     if options.quickstart is not None:
         keep_quickstart(options.quickstart)
-    found = list(recipes(os.path.join(HERE, "experiments"), QUICKSTART))
+    found = list(recipes(EXPERIMENTS, QUICKSTART))
     put_table(os.path.join(options.dest, "README.md"), table(found, linked=True))
     for recipe in found:
         if recipe.page is not None:
