@@ -2,18 +2,15 @@
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from fairseq_commands import FairseqCommands
 
 # Tests run in several processes and their tensors are small: threads of one would only wait for those of the others.
 # torch, which reads this when it is imported, is not imported yet.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-OUTPUT_TAIL = 4000
 
 
 class Corpus(NamedTuple):
@@ -25,33 +22,12 @@ class Corpus(NamedTuple):
     target: str
 
 
-def _run_fairseq(command, *args, stdin="", cwd=None, env=None):
-    """Run fairseq's `command` ("train", "generate", "hydra_train" …) in a process of its own; return what it printed.
-
-    A process per command, since fairseq keeps its registries, its logging and its hydra state in globals.
-    """
-    # On a machine with GPUs, --cpu alone does not keep fairseq from counting them as workers.
-    settings = dict(os.environ, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    settings.update(env or {})
-    done = subprocess.run(
-        [sys.executable, "-m", "fairseq_cli." + command] + [str(arg) for arg in args],
-        input=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=None if cwd is None else str(cwd),
-        env=settings,
-    )
-    if done.returncode != 0:
-        tail = done.stdout[-OUTPUT_TAIL:]
-        raise RuntimeError(f"fairseq {command} ended with {done.returncode}:\n{tail}")
-    return done.stdout
-
-
 @pytest.fixture(scope="session")
 def run_fairseq():
     """The function `run_fairseq(command, *args, stdin="", cwd=None, env=None)`, returning stdout and stderr as one."""
-    return _run_fairseq
+    commands = FairseqCommands()
+    yield commands
+    commands.close()
 
 
 def _write_split(prefix, pairs):
@@ -69,7 +45,7 @@ def _reversal_pairs(rng, count):
 
 
 @pytest.fixture(scope="session")
-def tiny_corpus(tmp_path_factory):
+def tiny_corpus(run_fairseq, tmp_path_factory):
     """A deterministic reversal corpus; 20 and 100 sentences are no multiples of fairseq's batch size multiple, 8."""
     root = tmp_path_factory.mktemp("corpus")
     corpus = Corpus(raw=root / "raw", bin=root / "bin", source="src", target="tgt")
@@ -77,7 +53,7 @@ def tiny_corpus(tmp_path_factory):
     rng = random.Random(20)
     for split, count in (("train", 120), ("valid", 20), ("test", 100)):
         _write_split(corpus.raw / split, list(_reversal_pairs(rng, count)))
-    _run_fairseq(
+    run_fairseq(
         "preprocess", "--source-lang", corpus.source, "--target-lang", corpus.target,
         "--trainpref", corpus.raw / "train", "--validpref", corpus.raw / "valid", "--testpref", corpus.raw / "test",
         "--destdir", corpus.bin, "--joined-dictionary", "--workers", "1",

@@ -1,0 +1,118 @@
+"""Runs fairseq's commands, each in a process of its own: fairseq keeps its registries, its logging and its hydra state
+in globals. The processes are forked from one that has imported fairseq, which is most of the time of a short command.
+
+The parent sends the server a line of JSON for each command, and reads one with its exit status.
+"""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+OUTPUT_TAIL = 4000
+# On a machine with GPUs, --cpu alone does not keep fairseq from counting them as workers.
+SETTINGS = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class FairseqCommands:
+    """The parent's side. The server starts with the first command, and ends with :meth:`close`."""
+
+    def __init__(self):
+        self._server = None
+
+    def __call__(self, command, *args, stdin="", cwd=None, env=None):
+        """Runs fairseq's `command` ("train", "generate", "hydra_train" …); returns what it printed, stdout and stderr
+        as one.
+
+        Raises:
+            RuntimeError: it has failed; the message has the end of what it printed
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            given, printed = Path(folder, "stdin"), Path(folder, "stdout")
+            given.write_text(stdin, encoding="utf-8")
+            printed.touch()
+            job = {"command": command, "args": [str(arg) for arg in args], "stdin": str(given), "stdout": str(printed)}
+            job.update(cwd=None if cwd is None else str(cwd), env={**os.environ, **(env or {})})
+            status = self._ask(job)
+            output = printed.read_text(encoding="utf-8")
+        if status != 0:
+            raise RuntimeError(f"fairseq {command} ended with {status}:\n{output[-OUTPUT_TAIL:]}")
+        return output
+
+    def _ask(self, job):
+        if self._server is None:
+            self._server = subprocess.Popen(
+                [sys.executable, __file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **SETTINGS, "PYTHONPATH": ""},
+            )
+        self._server.stdin.write(json.dumps(job) + "\n")
+        self._server.stdin.flush()
+        answer = self._server.stdout.readline()
+        if not answer:
+            raise RuntimeError("the process that fairseq's commands are forked from has ended")
+        return json.loads(answer)
+
+    def close(self):
+        """Ends the server."""
+        if self._server is not None:
+            self._server.stdin.close()
+            self._server.wait()
+
+
+def _run(command, args, stdin, stdout, cwd, env):
+    """A command as ``python -m fairseq_cli.COMMAND`` runs it, in this process."""
+    for number, path, flags in ((0, stdin, os.O_RDONLY), (1, stdout, os.O_WRONLY | os.O_APPEND)):
+        os.dup2(os.open(path, flags), number)
+    os.dup2(1, 2)
+    os.environ.clear()
+    os.environ.update(env, **SETTINGS)
+    if cwd is not None:
+        os.chdir(cwd)
+    # Where a fresh interpreter would look first.
+    sys.path[:1] = [os.getcwd(), *(path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    sys.argv = [f"fairseq-{command}", *args]
+    runpy.run_module(f"fairseq_cli.{command}", run_name="__main__", alter_sys=True)
+
+
+def _status(job):
+    """What the interpreter would end with."""
+    try:
+        _run(**job)
+        return 0
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def main():
+    import fairseq  # noqa: F401
+    import sacrebleu  # noqa: F401
+    import torch  # noqa: F401
+
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            status = _status(json.loads(line))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        _, ended = os.waitpid(child, 0)
+        print(os.WEXITSTATUS(ended) if os.WIFEXITED(ended) else -os.WTERMSIG(ended), file=answers, flush=True)
+    os._exit(0)  # cleaning up after all that was imported takes seconds
+
+
+if __name__ == "__main__":
+    main()
