@@ -10,13 +10,12 @@ also break at characters that may stand inside a sentence. A byte order mark at 
 import codecs
 import functools
 import gzip
-import io
 import json
 import os
 import sys
 import zlib
 from contextlib import contextmanager
-from typing import IO, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import IO, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 USAGE_ERROR = 2  # the code of argparse
 GZIP = b"\x1f\x8b"
@@ -112,15 +111,15 @@ def numbered_lines(path: str) -> Iterator[Tuple[int, str]]:
     with _opened(path) as file:
         try:
             for number, line in enumerate(file, 1):
-                line = _decoded(line, path, number)
-                if line:
-                    yield number, line
+                text = _decoded(line, path, number)
+                if text:
+                    yield number, text
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path}: its gzip packing is broken ({error}); copy or pack the file again") from None
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
+def _opened(path: str) -> Iterator[Iterable[bytes]]:
     with open(path, "rb") as file:
         packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
         yield gzip.GzipFile(fileobj=file) if packed else file
@@ -242,7 +241,22 @@ def write_lines(path: str, lines) -> None:
 
 
 def write_json(path: str, content) -> None:
-    """Writes JSON, which is indented by one space."""
-    text = io.StringIO()
-    json.dump(content, text, ensure_ascii=False, indent=1)
-    write_lines(path, [text.getvalue()])
+    """Writes JSON, which is indented by one space. Of an object, a list of objects, such as the rows of results, has
+    one of them on each line."""
+    if not isinstance(content, dict) or not content:
+        write_lines(path, [json.dumps(content, ensure_ascii=False, indent=1)])
+        return
+    entries = [f" {_json(name)}: {_rows(value) or _json(value)}" for name, value in content.items()]
+    write_lines(path, ["{", *(entry + "," for entry in entries[:-1]), entries[-1], "}"])
+
+
+def _json(content) -> str:
+    # The text of a string has no line feed in it.
+    return json.dumps(content, ensure_ascii=False, indent=1).replace("\n", "\n ")
+
+
+def _rows(content) -> str:
+    """A list of objects, each on a line; nothing for what is no such list."""
+    if not content or not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
+        return ""
+    return "[\n" + ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in content) + "\n ]"

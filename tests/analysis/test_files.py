@@ -129,6 +129,18 @@ def test_links_and_devices_stay_what_they_are(tmp_path):
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
+def test_rows_of_results_have_a_line_each(tmp_path):
+    rows = [{"a": 1, "b": ["猫"]}, {"a": 2}]
+    content = {"command": "a\nb", "versions": {"x": "1"}, "rows": rows, "none": [], "last": [1]}
+    files.write_json(str(tmp_path / "results.json"), content)
+    lines = (tmp_path / "results.json").read_text(encoding="utf-8").splitlines()
+    assert json.loads("\n".join(lines)) == content and list(json.loads("\n".join(lines))) == list(content)
+    assert [' "rows": [', '  {"a": 1, "b": ["猫"]},', '  {"a": 2}', " ],"] == lines[5:9]
+    for other in ([{"a": 1}], {}, [], "a", None):
+        files.write_json(str(tmp_path / "other.json"), other)
+        assert json.loads((tmp_path / "other.json").read_text(encoding="utf-8")) == other
+
+
 def test_errors_are_one_line_and_code_2(tmp_path, capsys):
     @files.command
     def main(arguments=None):
