@@ -3,6 +3,8 @@
     python -m fairseq_structattn [path]            the folder to give to --user-dir
     python -m fairseq_structattn options [ARCH]    every option, with its default in that architecture
     python -m fairseq_structattn --version
+
+What is in brackets may be left out.
 """
 
 import argparse

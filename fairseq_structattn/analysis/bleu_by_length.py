@@ -23,7 +23,7 @@ import shlex
 import sys
 import unicodedata
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from fairseq_structattn.analysis.files import InputError, check_inputs, check_outputs, command, read_lines, write_json
 from fairseq_structattn.analysis.generated import Translations, add_lines_option, read_translations
@@ -152,7 +152,8 @@ def compare(systems: Dict[str, List[str]], references: List[str], how: Compariso
     metric = bleu_metric(how.tokenize)
     alone = len(references) < 2  # every resample is the sentence itself
     tested = not alone and len(systems) > 1
-    scores, baseline = [], None
+    scores: List[Dict] = []
+    baseline: Any = None
     for lines in systems.values():
         with _seeded(how.seed):
             result = metric.corpus_score(lines, [references], n_bootstrap=INTERVAL_RESAMPLES)
@@ -296,8 +297,8 @@ def read_all(options: argparse.Namespace):
             f"{len(references)}: line n of one must translate line n of the other"
         )
     baseline = options.baseline or options.system[0][0]
-    systems = {name: read_translations(path, len(references), options.lines) for name, path in options.system}
-    systems: Dict[str, Translations] = {baseline: systems[baseline], **systems}
+    found = {name: read_translations(path, len(references), options.lines) for name, path in options.system}
+    systems: Dict[str, Translations] = {baseline: found[baseline], **found}
     return [len(line.split()) for line in sources], references, systems
 
 

@@ -25,7 +25,7 @@ import glob
 import os
 import re
 from contextlib import closing
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -298,7 +298,7 @@ def _sentences(models, task, dataset, batch: List[int], generator, search) -> Di
     ids = sample["id"].tolist()
     items = [dataset[sentence_id] for sentence_id in ids]
     sources = _without_padding(sample["net_input"]["src_tokens"], [item["source"] for item in items], task)
-    references = [None] * len(ids)
+    references: Sequence[Any] = [None] * len(ids)
     if sample.get("target") is not None:
         references = _without_padding(sample["target"], [item["target"] for item in items], task)
     if generator is not None:
@@ -309,7 +309,8 @@ def _sentences(models, task, dataset, batch: List[int], generator, search) -> Di
         targets = [[Target(reference, None)] for reference in references]
     found = _attend(models, task, sources, targets)
     trees = source_trees(models, task, sources)
-    return {number: Sentence(*parts) for number, *parts in zip(ids, sources, references, trees, found)}
+    sentences = map(Sentence, sources, references, trees, found)
+    return dict(zip(ids, sentences))
 
 
 def _without_padding(tokens: torch.Tensor, sentences: List[torch.Tensor], task) -> List[torch.Tensor]:
@@ -499,8 +500,8 @@ def records_of(options: argparse.Namespace) -> Iterator[AttentionRecord]:
     models, task = load_models(
         options.path, options.data, options.user_dir, options.fp16, options.cpu, options.model_overrides
     )
-    parser = getattr(getattr(models[0], "encoder", None), "parser", None)
-    if options.conllu and (len(models) > 1 or parser is None):
+    source_attention = getattr(getattr(models[0], "encoder", None), "source_attn", None)
+    if options.conllu and (len(models) > 1 or source_attention is None):
         raise ExportError(
             f"--conllu {options.conllu}: needs a single model that was trained with --source-attention projective-tree "
             "or spanning-tree; leave the option out"
@@ -531,7 +532,7 @@ def main(arguments=None) -> None:
     records = records_of(options)
     if options.conllu:
         records = with_conllu(records, options.conllu)
-    with closing(records):  # what was written of trees goes when the records fail
+    with closing(records):  # type: ignore[type-var]  # what was written of trees goes when the records fail
         count = write_records(options.output, records)
     print(f"exported: {options.output}, {count} records")
 

@@ -39,7 +39,8 @@ def export(model, task, dataset, ids: Iterable[int]) -> Iterator[AttentionRecord
             scores, extra = model(**batch["net_input"])
         log_probs = torch.log_softmax(scores[0].float(), -1)
         sides = [batch["net_input"][side][0] for side in ("premise", "hypothesis")]
-        trees = [None, None] if extra["source_heads"] is None else [_tree(heads) for heads in extra["source_heads"]]
+        both = extra["source_attention"]
+        trees = [None, None] if both is None else [_tree(heads) for heads in both]
         yield AttentionRecord(
             id=number,
             rank=0,

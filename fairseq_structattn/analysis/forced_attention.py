@@ -6,6 +6,7 @@ some, fairseq's ``lstm`` among them, return the attention of padded sentences in
 source tokens.
 """
 
+import functools
 import inspect
 import math
 from typing import List, NamedTuple, Optional, Sequence, Tuple
@@ -73,7 +74,7 @@ def forced_attention(
 def source_trees(models: Sequence, task, sources: List[Tensor]) -> List[Optional[SourceTree]]:
     """The trees that ``--source-attention`` finds over each source sentence; None without it, or for several models."""
     encoder = getattr(models[0], "encoder", None)
-    if len(models) > 1 or getattr(encoder, "parser", None) is None:
+    if len(models) > 1 or getattr(encoder, "source_attn", None) is None:
         return [None] * len(sources)
     heads = encoder.source_attention(_collate(sources, task.source_dictionary, models[0])).distribution
     found = []
@@ -196,4 +197,5 @@ def _average(found: Tuple[Attention, ...]) -> Attention:
         log_probs = torch.logsumexp(torch.stack([one.log_probs for one in found]), 0) - math.log(len(found))
     marginals = [one.marginals for one in found]
     told = all(one is not None for one in marginals)
-    return Attention(log_probs, sum(weights) / len(found), sum(marginals) / len(found) if told else None)
+    mean = functools.reduce(torch.add, marginals) / len(found) if told else None
+    return Attention(log_probs, functools.reduce(torch.add, weights) / len(found), mean)

@@ -1,6 +1,6 @@
 """Models that parse: how they are loaded, and the trees that they find."""
 
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -8,8 +8,9 @@ from torch import Tensor
 from fairseq_structattn.analysis import PLUGIN
 from fairseq_structattn.analysis.export_attention import load_models
 from fairseq_structattn.analysis.files import InputError, read_lines
-from fairseq_structattn.distributions import IndependentHeads, SpanningTree
+from fairseq_structattn.distributions import SpanningTree
 from fairseq_structattn.distributions.arcs import ArcDistribution
+from fairseq_structattn.distributions.trees import DependencyTree
 
 DECODINGS = ("argmax", "risk")
 
@@ -17,8 +18,8 @@ DECODINGS = ("argmax", "risk")
 class Parser(NamedTuple):
     """A model with a distribution over the heads of words, and its dictionary."""
 
-    model: torch.nn.Module
-    dictionary: object
+    model: Any
+    dictionary: Any
 
     def distribution(self, sentences: Sequence[List[str]]) -> ArcDistribution:
         """Over the heads of a batch of sentences."""
@@ -51,14 +52,15 @@ def decode(distribution: ArcDistribution, decoding: str) -> Tensor:
     (``risk``): the best one under the marginals. That of independent heads is any dependency tree."""
     if decoding == "argmax":
         return distribution.argmax.argmax(-2)
-    if isinstance(distribution, IndependentHeads):
-        best = SpanningTree(distribution.marginals, distribution.lengths)
-    else:
+    best: ArcDistribution
+    if isinstance(distribution, DependencyTree):
         best = type(distribution)(distribution.marginals, distribution.lengths, distribution.roots)
+    else:
+        best = SpanningTree(distribution.marginals, distribution.lengths)
     return best.argmax.argmax(-2)
 
 
-def batches(sentences: Sequence[List[str]], size: int = 64) -> Iterator[List[int]]:
+def batches(sentences: Sequence[Sequence], size: int = 64) -> Iterator[List[int]]:
     """Numbers of sentences of about the same length."""
     order = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))
     for start in range(0, len(order), size):

@@ -12,7 +12,7 @@ sentence at a time, with a list to search and sort; it is one file and needs nei
 
 import argparse
 import logging
-from typing import Iterable, Iterator, List, Optional
+from typing import Dict, Iterable, Iterator, List, Optional
 
 from fairseq_structattn.analysis import PLUGIN
 from fairseq_structattn.analysis.attention_records import AttentionRecord, check_records, read_records, words_of
@@ -51,7 +51,7 @@ def _first(records: Iterable[AttentionRecord], sentences: Optional[int]) -> List
 
 
 def _with_ids(records: Iterable[AttentionRecord], ids: List[int]) -> List[AttentionRecord]:
-    found = {wanted: [] for wanted in ids}
+    found: Dict[int, List[AttentionRecord]] = {wanted: [] for wanted in ids}
     known = set()
     for record in records:
         known.add(record.id)

@@ -84,7 +84,7 @@ def main(arguments=None) -> None:
     if options.total < 1:
         parser.error(f"UPDATES {options.total}: must be 1 or more")
     for stream in (sys.stdin, sys.stdout):
-        stream.reconfigure(errors="surrogateescape")
+        stream.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
     show(sys.stdin, Progress(options.total, sys.stdout))
 
 

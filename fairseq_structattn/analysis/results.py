@@ -230,7 +230,7 @@ def _head(results: Dict) -> List[str]:
 def _experiment(rows: List[Dict], results: Dict) -> Tuple[List[str], List[List[str]]]:
     """A line per system and setting, a column per metric, means over seeds."""
     columns = list(OrderedDict.fromkeys((row["split"], row["metric"]) for row in rows))
-    systems = OrderedDict()
+    systems: Dict[Tuple[str, str], List[Dict]] = OrderedDict()
     for row in rows:
         systems.setdefault((row["system"], row["setting"]), []).append(row)
     lines = []

@@ -4,6 +4,7 @@ import functools
 import re
 import sys
 import types
+from typing import Any, List
 
 import torch
 from fairseq import utils
@@ -128,7 +129,8 @@ def repair_interactive_alignment():
     Repair: what it prints as a pair, or joins, is a row and a mark, and what it prints with loses the marks. The module
     is one that is running already, under its own name or as `__main__`; where it is not loaded there is nothing to do.
     """
-    for module in list(sys.modules.values()):
+    modules: List[Any] = list(sys.modules.values())
+    for module in modules:
         name = getattr(getattr(module, "__spec__", None), "name", None)
         if name == "fairseq_cli.interactive" and module.utils is utils:
             module.utils = _UtilsWithRows("utils")

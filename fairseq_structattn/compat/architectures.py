@@ -41,5 +41,5 @@ def _asking_the_architecture(add_defaults, decision):
             ARCH_CONFIG_REGISTRY[name](model)
         add_defaults(config)
 
-    with_architecture.is_repair = True
+    with_architecture.is_repair = True  # type: ignore[attr-defined]
     return with_architecture

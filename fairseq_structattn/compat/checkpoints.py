@@ -6,6 +6,7 @@ import io
 import pickle
 import types
 import warnings
+from typing import Any, List
 
 import numpy as np
 import torch
@@ -94,8 +95,9 @@ def _numbers_are_safe():
         torch.serialization.add_safe_globals(declared)
 
 
-def _safe_globals():
-    found = [(argparse.Namespace, "argparse.Namespace"), (_NumberArray, "numpy.ndarray"), (_NumberType, "numpy.dtype")]
+def _safe_globals() -> List[Any]:
+    found: List[Any] = [(argparse.Namespace, "argparse.Namespace")]
+    found += [(_NumberArray, "numpy.ndarray"), (_NumberType, "numpy.dtype")]
     for module in NUMPY_PICKLE_MODULES:
         found += [(_new_array, module + "._reconstruct"), (_number, module + ".scalar")]
     return found

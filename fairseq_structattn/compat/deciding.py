@@ -51,5 +51,5 @@ def put_in_place(owner, name: str, make: Callable[[Callable], Callable]) -> None
     stock = getattr(owner, name)
     if not hasattr(stock, "is_repair"):
         repaired = make(stock)
-        repaired.is_repair = True
+        repaired.is_repair = True  # type: ignore[attr-defined]
         setattr(owner, name, repaired)

@@ -1,7 +1,10 @@
 """Entropy of the attention distribution: how undecided attention is."""
 
-from torch import Tensor
+from typing import Tuple
 
+from torch import Tensor, nn
+
+from fairseq_structattn.criterions.terms import Term, register_term
 from fairseq_structattn.distributions import StructuredDistribution
 
 
@@ -16,3 +19,18 @@ def attention_entropy(posterior: StructuredDistribution, counted: Tensor) -> Ten
         counted: which target words there are, boolean ``[batch, tgt_len]``
     """
     return posterior.entropy().masked_fill(~counted, 0).sum()
+
+
+@register_term
+class AttentionEntropy(Term):
+    """:func:`attention_entropy`. Of a weight less than 0, it keeps attention open."""
+
+    name = "attention_entropy"
+    description = "weight of the entropy of the attention distribution: > 0 penalises it, < 0 rewards it"
+    needs_distribution = True
+    may_be_negative = True
+
+    def value(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
+        """See :meth:`Term.value`; over all target words."""
+        counted = sample["target"].ne(self.task.target_dictionary.pad())
+        return attention_entropy(self.attended(extra["posterior"]), counted), counted.sum()

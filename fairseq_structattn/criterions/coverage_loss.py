@@ -1,7 +1,11 @@
 """Coverage loss: no source position should be attended to again and again."""
 
+from typing import Tuple
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from fairseq_structattn.criterions.terms import Term, register_term
 
 
 def coverage_loss(weights: Tensor, counted: Tensor) -> Tensor:
@@ -21,3 +25,16 @@ def coverage_loss(weights: Tensor, counted: Tensor) -> Tensor:
     attention = weights / total.clamp(min=torch.finfo(total.dtype).tiny)
     coverage = attention.cumsum(1) - attention
     return torch.minimum(attention, coverage).sum()
+
+
+@register_term
+class CoverageLoss(Term):
+    """:func:`coverage_loss`, of any model that returns attention weights."""
+
+    name = "coverage_loss"
+    description = "weight of the penalty on attending again to what was attended to before"
+
+    def value(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
+        """See :meth:`Term.value`; over all target words."""
+        counted = sample["target"].ne(self.task.target_dictionary.pad())
+        return coverage_loss(self.attended(extra["attn"][0]), counted), counted.sum()

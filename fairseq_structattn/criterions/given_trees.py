@@ -5,9 +5,9 @@ from typing import Optional
 
 import numpy as np
 
-from fairseq_structattn.criterions.tree_supervision import why_impossible
+from fairseq_structattn.criterions.impossible_heads import why_impossible
 from fairseq_structattn.distributions import ProjectiveTree
-from fairseq_structattn.distributions.arcs import UNKNOWN_HEAD, ArcDistribution
+from fairseq_structattn.distributions.arcs import NO_HEAD, ArcDistribution
 from fairseq_structattn.distributions.trees import DependencyTree
 from fairseq_structattn.tasks.source_heads import SourceHeads, WithSourceHeads
 
@@ -42,7 +42,7 @@ def check_heads(heads: SourceHeads, distribution: ArcDistribution) -> None:
         if wrong is not None:
             reason = why_impossible(distribution, heads[wrong])
             raise ValueError(f"--tree-supervision: {heads.path}, line {wrong + 1}: {reason}")
-    known = np.diff(np.append(0, np.cumsum(heads.flat != UNKNOWN_HEAD))[heads.starts])
+    known = np.diff(np.append(0, np.cumsum(heads.flat != NO_HEAD))[heads.starts])
     log = logger.info if known.any() else logger.warning
     log(
         f"--tree-supervision: {heads.path}: heads of {known.sum()} of {len(heads.flat)} words, "
@@ -79,7 +79,7 @@ def _first_of_chunk(heads: np.ndarray, starts: np.ndarray, projective: bool, sin
     roots = starts[:-1] + np.arange(len(words))
     nodes = np.arange(len(heads)) + sentences + 1
     parents = np.arange(len(heads) + len(words))
-    known = heads != UNKNOWN_HEAD
+    known = heads != NO_HEAD
     parents[nodes[known]] = roots[sentences[known]] + heads[known]
     tops = _tops(parents, int(words.max(initial=0)))
     impossible = parents[tops[nodes]] != tops[nodes]

@@ -1,9 +1,17 @@
 """Guided alignment: attention learns from word alignments that another tool has made."""
 
-import torch
-from torch import Tensor
+import logging
+from typing import Any, Mapping, Tuple
 
+import torch
+from torch import Tensor, nn
+
+from fairseq_structattn.criterions.checked_data import CheckedData
+from fairseq_structattn.criterions.given_links import check_alignments
+from fairseq_structattn.criterions.terms import Term, nothing, register_term
 from fairseq_structattn.distributions import StructuredDistribution
+
+logger = logging.getLogger(__name__)
 
 
 def guided_alignment_loss(posterior: StructuredDistribution, alignment: Tensor) -> Tensor:
@@ -50,3 +58,41 @@ def alignment_matrix(links: Tensor, link_weights: Tensor, src_tokens: Tensor, tg
     matrix = torch.zeros(batch * tgt_len, src_len, device=src_tokens.device)
     positions = (words, columns - left_padding[sentences])
     return matrix.index_put(positions, link_weights.float(), accumulate=True).view(batch, tgt_len, src_len)
+
+
+@register_term
+class GuidedAlignment(Term):
+    """:func:`guided_alignment_loss` with the alignments of the data, which are checked as a whole.
+
+    Raises:
+        ValueError: no ``--load-alignments``
+    """
+
+    name = "guided_alignment"
+    description = "weight of the cross entropy of attention with the word alignments of the data (--load-alignments)"
+    needs_distribution = True
+
+    def __init__(self, task, options: Mapping[str, Any]):
+        super().__init__(task, options)
+        if not getattr(task.cfg, "load_alignments", False):
+            raise ValueError(f"--guided-alignment {self.weight} needs word alignments: add --load-alignments")
+        self._checked = CheckedData(task)
+
+    @classmethod
+    def skipped(cls, task) -> None:
+        """Warns of alignments that are loaded in vain."""
+        if getattr(task.cfg, "load_alignments", False):
+            logger.warning("--load-alignments is not used: its weight, --guided-alignment, is 0")
+
+    def value(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
+        """See :meth:`Term.value`; over the target words that have an alignment."""
+        posterior, target = self.attended(extra["posterior"]), sample["target"]
+        for split, data in self._checked.unseen():
+            check_alignments(self.task.cfg, split, data, required=model.training)
+        links = sample.get("alignments")
+        if links is None:
+            return nothing(target)
+        weights, source = sample["align_weights"], sample["net_input"]["src_tokens"]
+        padding = self.task.target_dictionary.pad()
+        alignment = alignment_matrix(links, weights, source, target.size(1), padding)
+        return guided_alignment_loss(posterior, alignment), weights.sum()

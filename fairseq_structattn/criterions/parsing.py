@@ -1,6 +1,5 @@
 """``structattn_parsing``: −log p of given trees, and how many heads of the best tree are right."""
 
-import weakref
 from typing import Dict, Tuple
 
 import torch
@@ -11,9 +10,10 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_structattn.criterions.checked_data import CheckedData
 from fairseq_structattn.criterions.given_trees import check_trees
 from fairseq_structattn.criterions.tree_supervision import tree_supervision_term
-from fairseq_structattn.distributions.arcs import UNKNOWN_HEAD, ArcDistribution
+from fairseq_structattn.distributions.arcs import NO_HEAD, ArcDistribution
 
 
 @register_criterion("structattn_parsing", dataclass=FairseqDataclass)
@@ -26,16 +26,13 @@ class ParsingCriterion(FairseqCriterion):
 
     def __init__(self, task):
         super().__init__(task)
-        # Of each split, the data set whose trees were checked.
-        self._checked = weakref.WeakValueDictionary()
+        self._checked = CheckedData(task)
 
-    def forward(self, model, sample: dict, reduce: bool = True) -> Tuple[Tensor, int, Dict]:
+    def forward(self, model, sample: dict, reduce: bool = True) -> Tuple[Tensor, Tensor, Dict]:
         """The loss, its sample size and what to log."""
         distribution, heads = model(**sample["net_input"]), sample["source_heads"]
-        for split, data in self.task.datasets.items():
-            if self._checked.get(split) is not data:
-                check_trees(data, distribution)
-                self._checked[split] = data
+        for _, data in self._checked.unseen():
+            check_trees(data, distribution)
         loss, words = tree_supervision_term(distribution, heads, sample["id"], sample["source_heads_path"])
         log = {"loss": loss.data, "ntokens": sample["ntokens"], "nsentences": len(heads), "sample_size": words}
         if not model.training:
@@ -60,7 +57,7 @@ class ParsingCriterion(FairseqCriterion):
 
 def right_heads(distribution: ArcDistribution, heads: Tensor) -> Tensor:
     """How many of the given heads ``[batch, words]`` the most likely structure has."""
-    heads = F.pad(heads, (0, distribution.max_length - heads.size(1)), value=UNKNOWN_HEAD)
+    heads = F.pad(heads, (0, distribution.max_length - heads.size(1)), value=NO_HEAD)
     with torch.no_grad():
         found = distribution.argmax.argmax(1)
     return ((found == heads) & distribution.position_mask).sum()

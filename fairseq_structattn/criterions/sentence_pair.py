@@ -1,6 +1,5 @@
 """``structattn_sentence_pair``: cross entropy of the label, accuracy, and supervision of the trees of both sides."""
 
-import weakref
 from dataclasses import dataclass, field
 from typing import Dict, Optional, Tuple
 
@@ -12,7 +11,9 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_structattn.criterions.checked_data import CheckedData
 from fairseq_structattn.criterions.given_trees import check_heads
+from fairseq_structattn.criterions.terms import nothing
 from fairseq_structattn.criterions.tree_supervision import tree_supervision_term
 from fairseq_structattn.tasks.sentence_pairs import SIDES
 
@@ -57,8 +58,7 @@ class SentencePairCriterion(FairseqCriterion):
         if tree_supervision and not task.cfg.load_heads:
             raise ValueError(f"--tree-supervision {tree_supervision} needs heads: add --load-heads")
         self.tree_supervision, self.epochs = tree_supervision, tree_supervision_epochs
-        # Of each split, the data set whose trees were checked.
-        self._checked = weakref.WeakValueDictionary()
+        self._checked = CheckedData(task)
 
     def forward(self, model, sample: dict, reduce: bool = True) -> Tuple[Tensor, int, Dict]:
         """The loss, its sample size and what to log."""
@@ -74,7 +74,7 @@ class SentencePairCriterion(FairseqCriterion):
             "sample_size": pairs,
         }
         if self._supervises() and reduce:
-            cost, words = self._trees(net_output[1]["source_heads"], sample, model.training)
+            cost, words = self._trees(net_output[1]["source_attention"], sample, model.training)
             loss = loss + self.tree_supervision * cost
             log["tree_supervision"], log["tree_supervision_words"] = cost.data, words
         log["loss"] = loss.data.sum()
@@ -93,10 +93,9 @@ class SentencePairCriterion(FairseqCriterion):
         if "heads_path" not in sample:
             if is_training:
                 raise ValueError("--tree-supervision: the data to train on has no heads of both sentences")
-            nothing = sample["target"].new_zeros(())
-            return nothing.float(), nothing
+            return nothing(sample["target"])
         self._check(distributions)
-        cost, words = 0, 0
+        cost, words = nothing(sample["target"])
         for side, distribution, path in zip(SIDES, distributions, sample["heads_path"]):
             heads = sample["net_input"][f"{side}_heads"]
             its_cost, its_words = tree_supervision_term(distribution, heads, sample["id"], path)
@@ -105,12 +104,10 @@ class SentencePairCriterion(FairseqCriterion):
 
     def _check(self, distributions) -> None:
         """Looks through the trees of every data set once, before the first update that learns from them."""
-        for split, data in self.task.datasets.items():
-            if self._checked.get(split) is not data:
-                for heads, distribution in zip(data.heads, distributions):
-                    if heads is not None:
-                        check_heads(heads, distribution)
-                self._checked[split] = data
+        for _, data in self._checked.unseen():
+            for heads, distribution in zip(data.heads, distributions):
+                if heads is not None:
+                    check_heads(heads, distribution)
 
     @staticmethod
     def reduce_metrics(logging_outputs) -> None:

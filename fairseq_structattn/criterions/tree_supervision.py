@@ -1,11 +1,18 @@
 """Supervision of latent trees over the source by given heads."""
 
-from typing import Optional, Tuple
+import logging
+from typing import Any, Mapping, Optional, Tuple
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairseq_structattn.distributions.arcs import UNKNOWN_HEAD, ArcDistribution
+from fairseq_structattn.criterions.checked_data import CheckedData
+from fairseq_structattn.criterions.given_trees import check_trees
+from fairseq_structattn.criterions.impossible_heads import why_impossible
+from fairseq_structattn.criterions.terms import Term, nothing, register_term
+from fairseq_structattn.distributions.arcs import NO_HEAD, ArcDistribution
+
+logger = logging.getLogger(__name__)
 
 
 def tree_supervision_loss(distribution: ArcDistribution, heads: Tensor) -> Tuple[Tensor, Tensor]:
@@ -24,8 +31,8 @@ def tree_supervision_loss(distribution: ArcDistribution, heads: Tensor) -> Tuple
     Returns:
         ``[batch]``, inf where no structure of the distribution has these heads, and ``[batch]``
     """
-    heads = F.pad(heads, (0, distribution.max_length - heads.size(1)), value=UNKNOWN_HEAD)
-    given = (heads != UNKNOWN_HEAD) & distribution.position_mask
+    heads = F.pad(heads, (0, distribution.max_length - heads.size(1)), value=NO_HEAD)
+    given = (heads != NO_HEAD) & distribution.position_mask
     return -distribution.log_prob_of_heads(heads), given.sum(-1)
 
 
@@ -51,57 +58,35 @@ def tree_supervision_term(
     return cost.sum(), given.sum()
 
 
-def why_impossible(distribution: ArcDistribution, heads: Tensor) -> str:
-    """What keeps the heads ``[words]`` of a sentence out of the distribution, in words for its user."""
-    arcs = [(head, word) for word, head in enumerate(heads.tolist(), start=1) if head != UNKNOWN_HEAD]
-    crossing = _first_crossing(arcs)
-    if _in_a_circle(arcs):
-        return "its arcs go round in a circle: correct a head, or write -1 for one that is not known"
-    roots = [word for head, word in arcs if head == 0]
-    if getattr(distribution, "roots", None) == "single" and len(roots) > 1:
-        return f"words {' and '.join(map(str, roots))} hang on the root: choose --tree-roots multi, or correct a head"
-    hanging = _under_own_descendants(arcs)
-    if crossing is not None:
-        (head, word), (other_head, other_word) = crossing
-        return (
-            f"its arcs {head} → {word} and {other_head} → {other_word} cross, which those of a projective tree do not: "
-            "choose --source-attention spanning-tree, or write -1 for one of the heads"
-        )
-    if hanging is not None:
-        word, (head, dependent) = hanging
-        return (
-            f"its arc {head} → {dependent} goes over word {word}, below which both hang, and leaves no head to it in a "
-            "projective tree: choose --source-attention spanning-tree, or write -1 for one of the heads"
-        )
-    return "no tree of the model has these heads"
+@register_term
+class TreeSupervision(Term):
+    """:func:`tree_supervision_loss` with the heads of the data, which are checked as a whole."""
 
+    name = "tree_supervision"
+    description = "weight of -log p of given heads of the source words (--task structattn_translation --load-heads)"
+    needs_distribution = True
 
-def _in_a_circle(arcs) -> bool:
-    head_of = {word: head for head, word in arcs}
-    for word in head_of:
-        ancestor = word
-        for _ in head_of:
-            ancestor = head_of.get(ancestor, 0)
-        if ancestor in head_of:
-            return True
-    return False
+    def __init__(self, task, options: Mapping[str, Any]):
+        super().__init__(task, options)
+        self._checked = CheckedData(task)
 
+    @classmethod
+    def skipped(cls, task) -> None:
+        """Warns of heads that are loaded in vain."""
+        if getattr(task.cfg, "load_heads", False):
+            logger.warning("--load-heads is not used: its weight, --tree-supervision, is 0")
 
-def _first_crossing(arcs):
-    spans = [(min(arc), max(arc), arc) for arc in arcs]
-    for first, last, arc in spans:
-        for other_first, other_last, other in spans:
-            if first < other_first < last < other_last:
-                return arc, other
-    return None
-
-
-def _under_own_descendants(arcs):
-    head_of = {word: head for head, word in arcs}
-    for head, word in arcs:
-        top = word
-        while top in head_of:
-            top = head_of[top]
-        if min(head, word) < top < max(head, word):
-            return top, (head, word)
-    return None
+    def value(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
+        """See :meth:`Term.value`; over the source words whose head is given."""
+        distribution, heads = extra["source_attention"], sample.get("source_heads")
+        if distribution is None:
+            raise ValueError("--tree-supervision: the model has no trees over the source: choose a --source-attention")
+        if heads is None:
+            if model.training:
+                raise ValueError(
+                    "--tree-supervision needs heads of the source words: add --task structattn_translation --load-heads"
+                )
+            return nothing(sample["target"])
+        for _, data in self._checked.unseen():
+            check_trees(data, distribution)
+        return tree_supervision_term(distribution, heads, sample["id"], sample["source_heads_path"])

@@ -9,7 +9,8 @@ from . import integers
 from .semirings import NEGATIVE_INFINITY
 from .structured import StructuredDistribution, cached
 
-UNKNOWN_HEAD = integers.NOTHING
+# In place of a head: not known, in padding, or of no tree at all.
+NO_HEAD = integers.NOTHING
 
 
 class ArcDistribution(StructuredDistribution):
@@ -74,7 +75,7 @@ class ArcDistribution(StructuredDistribution):
 
         Args:
             heads: integers ``[*sample, *batch, n]``, or broadcastable to it: the head of each word, 0 for the root, or
-                :data:`UNKNOWN_HEAD`. What is in padding is not looked at.
+                :data:`NO_HEAD`. What is in padding is not looked at.
 
         Raises:
             ValueError: heads of another shape.

@@ -80,7 +80,7 @@ def compiled_for(device: torch.device) -> Optional[str]:
 # torch.compile, which cannot read a context variable, asks once, when it compiles. (What torch.compiler's
 # assume_constant_result does, without the seconds that its import costs.)
 for function in (current_backend, compiled_for):
-    function._dynamo_marked_constant = True
+    function._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
 def _is_usable(device: torch.device) -> bool:

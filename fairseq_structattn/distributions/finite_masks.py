@@ -15,7 +15,7 @@ Of masks of very different size (1e9 beside 1e18) the smaller ones count among t
 NaN and +∞ are found here too: no result can be made of them, and they must not reach the other items of a batch.
 """
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class Band(NamedTuple):
 
     def count(self, parts: Sequence[Tensor]) -> Tensor:
         """Steps in structures ``[*sample, *batch, …]``, or expected ones, ``[*sample, *batch]``."""
-        total = 0
+        total: Any = 0
         for steps, part in zip(self.steps, parts):
             total = total + _sum_events(steps * part, part.dim() - steps.dim() + self.lost.dim())
         return total
@@ -161,7 +161,7 @@ def _reduced(
     largest = min(LARGEST_FINITE, torch.finfo(values[0].dtype).max / 2**24)
     values = [value.masked_fill(torch.isfinite(value), 0) + _finite(value).clamp(-largest, largest) for value in values]
     best = [_finite(value.amax(dims, keepdim=True)) for value, dims in zip(values, choices)]
-    constant = sum(_sum_events(one, len(batch_shape)) for one in best)
+    constant: Any = sum(_sum_events(one, len(batch_shape)) for one in best)
     sizes = [value.shape[len(batch_shape) :].numel() for value in values]
 
     def flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -67,7 +67,7 @@ def uniform(
 def value_and_gradients(function: Callable, *tensors: Tensor) -> Tuple[Tensor, Tuple[Tensor, ...]]:
     """A function's value ``[batch]`` and the gradients of its sum, by ``torch.func``: for code that is itself
     transformed or traced, where ``torch.autograd.grad`` may not be called."""
-    value, pull = torch.func.vjp(function, *tensors)
+    value, pull = torch.func.vjp(function, *tensors)  # type: ignore[misc]
     return value, pull(torch.ones_like(value))
 
 
@@ -140,7 +140,7 @@ class Operation:
             self._gradient_operator = _gradient_operator(self)
             self._operator = _operator(self)
 
-    def __call__(self, *inputs) -> Tensors:
+    def __call__(self, *inputs) -> tuple:
         if HAS_CUSTOM_OPERATORS:
             if is_traced(*inputs[: self.potentials]):
                 return self._operator(*inputs)[: self.results]
@@ -173,7 +173,7 @@ class Operation:
             return None
         _, *marginals = self(*complete)
         potentials = inputs[: self.potentials]
-        parts, pull = torch.func.vjp(self.parts, *potentials)
+        parts, pull = torch.func.vjp(self.parts, *potentials)  # type: ignore[misc]
         weighted = (self.weigh(on_log_partition, marginal) for marginal in marginals)
         return pull(tuple(marginal.to(part.dtype) for marginal, part in zip(weighted, parts)))
 
@@ -193,7 +193,7 @@ class Operation:
     ) -> Tuple[Tensors, Tensors]:
         """Gradients with respect to potentials and ``upstream`` of what ``gradient`` computes, by the specification."""
         gradient, primals, numbers, given = self._specified_gradient(inputs, upstream)
-        values, pull = torch.func.vjp(gradient, *primals)
+        values, pull = torch.func.vjp(gradient, *primals)  # type: ignore[misc]
         again = [upstream_again[i] for i in numbers]
         found = pull(tuple(torch.zeros_like(v) if g is None else g.to(v.dtype) for v, g in zip(values, again)))
         on_potentials = _spread(found[: len(numbers)], numbers, self.potentials)
@@ -225,7 +225,7 @@ class Operation:
             return self._specified_results(potentials, numbers, given, inputs[self.potentials :])
 
         def gradient(*primals: Tensor) -> Tuple[Tensor, ...]:
-            values, pull = torch.func.vjp(results, *primals[: len(numbers)])
+            values, pull = torch.func.vjp(results, *primals[: len(numbers)])  # type: ignore[misc]
             return pull(tuple(u.to(value.dtype) for u, value in zip(primals[len(numbers) :], values)))
 
         return gradient, [inputs[i] for i in numbers] + [upstream[i] for i in given], numbers, given
@@ -490,8 +490,8 @@ def _define(name: str, schema: str, function: Callable, shapes: Callable, option
 
 
 def _push(function: Callable, primals: Sequence[Tensor], tangents: Sequence[Optional[Tensor]]) -> Tensors:
-    tangents = (torch.zeros_like(p) if t is None else t.to(p.dtype) for p, t in zip(primals, tangents))
-    return torch.func.jvp(function, tuple(primals), tuple(tangents))[1]
+    directions = tuple(torch.zeros_like(p) if t is None else t.to(p.dtype) for p, t in zip(primals, tangents))
+    return torch.func.jvp(function, tuple(primals), directions)[1]
 
 
 def _spread(values: Sequence, numbers: Sequence[int], count: int) -> tuple:

@@ -1,11 +1,13 @@
 """Names under which classes are offered on the command line, such as ``--attention-distribution NAME``."""
 
-from typing import Callable, Dict, List, Type
+from typing import Callable, Dict, Generic, List, Type, TypeVar
 
 from .structured import StructuredDistribution
 
+Registered = TypeVar("Registered")
 
-class Registry:
+
+class Registry(Generic[Registered]):
     """Classes by name.
 
     Args:
@@ -13,11 +15,11 @@ class Registry:
         base: what they derive from.
     """
 
-    def __init__(self, kind: str, base: type) -> None:
+    def __init__(self, kind: str, base: Type[Registered]) -> None:
         self._kind, self._base = kind, base
-        self._classes: Dict[str, type] = {}
+        self._classes: Dict[str, Type[Registered]] = {}
 
-    def register(self, name: str) -> Callable[[type], type]:
+    def register(self, name: str) -> Callable[[Type[Registered]], Type[Registered]]:
         """Class decorator: make a class available under ``name``.
 
         Raises:
@@ -25,7 +27,7 @@ class Registry:
             ValueError: another class already has this name.
         """
 
-        def add(cls: type) -> type:
+        def add(cls: Type[Registered]) -> Type[Registered]:
             if not (isinstance(cls, type) and issubclass(cls, self._base)):
                 raise TypeError(f"{self._kind} {name!r} is {cls!r}; derive the class from {self._base.__name__}")
             known = self._classes.get(name)
@@ -39,7 +41,7 @@ class Registry:
 
         return add
 
-    def get(self, name: str) -> type:
+    def get(self, name: str) -> Type[Registered]:
         """The class registered as ``name``.
 
         Raises:
@@ -59,7 +61,10 @@ def _identity(cls: type) -> tuple:
     return cls.__module__, cls.__qualname__
 
 
-_DISTRIBUTIONS = Registry("distribution", StructuredDistribution)
+_DISTRIBUTIONS: Registry[StructuredDistribution] = Registry(
+    "distribution",
+    StructuredDistribution,  # type: ignore[type-abstract]
+)
 
 
 def register_distribution(name: str) -> Callable[[Type[StructuredDistribution]], Type[StructuredDistribution]]:

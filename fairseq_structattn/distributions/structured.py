@@ -276,7 +276,7 @@ class StructuredDistribution(TorchInterface, ABC):
 
         ``parameters`` are the tables declared by :meth:`parameter_shapes`, by name.
         """
-        return cls(scores, lengths=lengths, **parameters)
+        return cls(scores, lengths=lengths, **parameters)  # type: ignore[arg-type]
 
     # What a subclass provides
 

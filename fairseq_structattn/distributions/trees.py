@@ -13,7 +13,6 @@ from .semirings import NEGATIVE_INFINITY
 from .structured import cached
 
 ROOTS = ("single", "multi")
-NO_HEAD = -1
 
 
 class DependencyTree(ArcDistribution):
@@ -74,7 +73,7 @@ class DependencyTree(ArcDistribution):
         * ``argmax(scores, lengths, single_root)``: heads ``[batch, n]`` of a best tree;
         * ``sample(scores, lengths, single_root, count, generator)``: heads ``[count, batch, n]`` of samples.
 
-        Heads are integers 0..n, and :data:`NO_HEAD` in padding and where no tree is possible.
+        Heads are integers 0..n, and :data:`~.arcs.NO_HEAD` in padding and where no tree is possible.
         """
 
     def _keeps_shape(self, heads: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """``structattn_decomposable``: two sentences are aligned word by word and compared, each word beside its head."""
 
 from dataclasses import dataclass
-from typing import List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -9,14 +9,15 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
 from torch import Tensor, nn
 
-from fairseq_structattn.distributions.arcs import UNKNOWN_HEAD, ArcDistribution
+from fairseq_structattn.distributions.arcs import NO_HEAD, ArcDistribution
 from fairseq_structattn.distributions.trees import ROOTS
 from fairseq_structattn.models.option_checks import check_at_least, check_choices, check_probabilities, option
 from fairseq_structattn.models.pretrained import is_built_for_checkpoint
+from fairseq_structattn.models.renamed_parameters import SOURCE_ATTENTION, rename
 from fairseq_structattn.models.rnn_architectures import set_defaults
 from fairseq_structattn.models.word_vectors import fixed_embedding
 from fairseq_structattn.modules.embeddings import WordEmbedding
-from fairseq_structattn.modules.parser_attention import BOUNDS, HEADS, SCORERS, ParserAttention
+from fairseq_structattn.modules.source_attention import BOUNDS, SCORERS, SourceAttention, source_attention_names
 
 NONE, GIVEN = "none", "given"
 
@@ -35,7 +36,8 @@ class DecomposableOptions(FairseqDataclass):
     source_attention: str = option(
         NONE,
         f"what stands beside each word: {NONE}; {GIVEN}, its head in the data (--load-heads); or its expected head, "
-        f"under a distribution over trees or, with softmax, over heads independent of each other: {', '.join(HEADS)}",
+        "under a distribution over trees or, with softmax, over heads independent of each other: "
+        f"{', '.join(source_attention_names())}, or one registered elsewhere",
     )
     arc_score: str = option("parser", f"score of an arc between words: {', '.join(SCORERS)}")
     arc_bound: str = option("tanh", "tanh: keep arc scores between -1 and 1; none: let them grow")
@@ -49,7 +51,7 @@ class DecomposableOptions(FairseqDataclass):
         """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
         check_choices(
             self,
-            source_attention=[NONE, GIVEN, *HEADS],
+            source_attention=[NONE, GIVEN, *source_attention_names()],
             arc_score=SCORERS,
             arc_bound=BOUNDS,
             tree_roots=ROOTS,
@@ -97,7 +99,7 @@ class DecomposableAttention(BaseFairseqModel):
         self.embed_tokens = embedding
         self.projection = nn.Linear(options.embed_dim, size, bias=False)
         self.source = options.source_attention
-        self.parser = _parser(options) if self.source in HEADS else None
+        self.source_attn = None if self.source in (NONE, GIVEN) else _source_attention(options)
         width = size if self.source == NONE else 2 * size
         self.attend = _layers(width, size, options.dropout)
         self.compare = _layers(2 * width, size, options.dropout)
@@ -143,14 +145,14 @@ class DecomposableAttention(BaseFairseqModel):
         Returns:
             scores of the labels ``[batch, classes]``, and a dictionary: ``"attn"``, what each position of the premise
             is aligned to ``[batch, 1 + premise, 1 + hypothesis]`` and each of the hypothesis, with the two lengths
-            exchanged, the root first; ``"source_heads"``, the two distributions over heads, or None
+            exchanged, the root first; ``"source_attention"``, the two distributions over heads, or None
         """
         first, second = self._read(premise, premise_heads), self._read(hypothesis, hypothesis_heads)
         scores = torch.bmm(self.attend(first.words), self.attend(second.words).transpose(1, 2))
         to_second, to_first = _softmax(scores, second.mask), _softmax(scores.transpose(1, 2), first.mask)
         compared = torch.cat((self._compare(first, to_second, second), self._compare(second, to_first, first)), -1)
         heads = None if first.heads is None else (first.heads, second.heads)
-        return self.classify(compared), {"attn": [to_second, to_first], "source_heads": heads}
+        return self.classify(compared), {"attn": [to_second, to_first], "source_attention": heads}
 
     def source_attention(self, tokens: Tensor) -> ArcDistribution:
         """The distribution over the heads of the words of sentences ``[batch, words]``, padded on the right.
@@ -158,7 +160,7 @@ class DecomposableAttention(BaseFairseqModel):
         Raises:
             ValueError: the model has no parser
         """
-        if self.parser is None:
+        if self.source_attn is None:
             raise ValueError(f"this model was trained with --source-attention {self.source}: it has no trees to show")
         return self._read(tokens, None).heads
 
@@ -170,7 +172,7 @@ class DecomposableAttention(BaseFairseqModel):
             return Sentences(words, mask, None)
         if self.source == GIVEN:
             return Sentences(torch.cat((words, self._given(words, heads)), -1), mask, None)
-        distribution, expected = self.parser.expect(words.transpose(0, 1), words, mask.sum(1) - 1)
+        distribution, expected = self.source_attn.expect(words.transpose(0, 1), words, mask.sum(1) - 1)
         return Sentences(torch.cat((words, F.pad(expected, (0, 0, 1, 0))), -1), mask, distribution)
 
     @staticmethod
@@ -181,9 +183,9 @@ class DecomposableAttention(BaseFairseqModel):
                 "--source-attention given needs the heads of the words in every split: add --load-heads and, in the "
                 "data folder, SPLIT.heads.premise and SPLIT.heads.hypothesis"
             )
-        heads = F.pad(heads, (1, 0), value=UNKNOWN_HEAD).unsqueeze(-1)
+        heads = F.pad(heads, (1, 0), value=NO_HEAD).unsqueeze(-1)
         found = words.gather(1, heads.clamp(min=0).expand(-1, -1, words.size(-1)))
-        return found.masked_fill(heads == UNKNOWN_HEAD, 0)
+        return found.masked_fill(heads == NO_HEAD, 0)
 
     def _compare(self, own: Sentences, weights: Tensor, other: Sentences) -> Tensor:
         aligned = torch.bmm(weights, other.words)
@@ -194,6 +196,11 @@ class DecomposableAttention(BaseFairseqModel):
         """Probabilities of the labels ``[batch, classes]``, or their logarithms."""
         scores = net_output[0].float()
         return F.log_softmax(scores, -1) if log_probs else F.softmax(scores, -1)
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """Lets checkpoints of version 0.1.0 load."""
+        super().upgrade_state_dict_named(state_dict, name)
+        rename(state_dict, name, *SOURCE_ATTENTION)
 
     def max_positions(self) -> Optional[tuple]:
         """No limit of its own."""
@@ -223,11 +230,11 @@ def _embedding(options: DecomposableOptions, dictionary, is_read: bool) -> WordE
     return learned
 
 
-def _parser(options: DecomposableOptions) -> ParserAttention:
+def _source_attention(options: DecomposableOptions) -> SourceAttention:
     scorer = SCORERS[options.arc_score](
         options.hidden_size, options.parser_hidden_size, options.arc_bound, options.parser_layers
     )
-    return ParserAttention(scorer, options.source_attention, options.tree_roots)
+    return SourceAttention(scorer, options.source_attention, options.tree_roots)
 
 
 @register_model_architecture("structattn_decomposable", "structattn_decomposable_flat")

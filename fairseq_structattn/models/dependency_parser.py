@@ -14,7 +14,7 @@ from fairseq_structattn.distributions.trees import ROOTS
 from fairseq_structattn.models.option_checks import check_at_least, check_choices, check_probabilities, option
 from fairseq_structattn.modules.affixes import AffixEmbedding
 from fairseq_structattn.modules.embeddings import WordEmbedding
-from fairseq_structattn.modules.parser_attention import BOUNDS, HEADS, SCORERS
+from fairseq_structattn.modules.source_attention import BOUNDS, SCORERS, heads_of, source_attention_names
 
 
 @dataclass
@@ -24,7 +24,10 @@ class ParserOptions(FairseqDataclass):
     embed_dim: int = option(100, "size of embeddings, of words and of affixes")
     min_count: int = option(2, "words that the dictionary counts less often have the embedding of <unk>")
     affixes: bool = option(False, "also read beginnings, ends and shapes of words")
-    source_attention: str = option("projective-tree", f"distribution over heads: {', '.join(HEADS)}")
+    source_attention: str = option(
+        "projective-tree",
+        f"distribution over heads: {', '.join(source_attention_names())}, or one registered elsewhere",
+    )
     arc_score: str = option("biaffine", f"score of an arc between words: {', '.join(SCORERS)}")
     arc_bound: str = option("none", "tanh: keep arc scores between -1 and 1; none: let them grow")
     parser_hidden_size: int = option(200, "units of the LSTM in each direction, and of the score")
@@ -35,7 +38,8 @@ class ParserOptions(FairseqDataclass):
 
     def check(self) -> None:
         """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
-        check_choices(self, source_attention=HEADS, arc_score=SCORERS, arc_bound=BOUNDS, tree_roots=ROOTS)
+        check_choices(self, source_attention=source_attention_names())
+        check_choices(self, arc_score=SCORERS, arc_bound=BOUNDS, tree_roots=ROOTS)
         check_at_least(self, 1, "embed_dim", "parser_hidden_size", "parser_layers")
         check_at_least(self, 0, "min_count")
         check_probabilities(self, "dropout", "word_dropout")
@@ -61,7 +65,7 @@ class DependencyParser(BaseFairseqModel):
         self.scorer = SCORERS[options.arc_score](
             options.embed_dim, options.parser_hidden_size, options.arc_bound, options.parser_layers, options.dropout
         )
-        self.heads, self.roots = HEADS[options.source_attention], options.tree_roots
+        self.heads_of = heads_of(options.source_attention, options.tree_roots)
         self.dropout, self.word_dropout = options.dropout, options.word_dropout
         self.register_buffer("known", _known(dictionary, options.min_count), persistent=False)
 
@@ -81,7 +85,7 @@ class DependencyParser(BaseFairseqModel):
         nodes = F.pad(src_tokens, (1, 0), value=self.root_idx).t()
         words = src_tokens.ne(self.padding_idx).sum(1)
         scores = self.scorer(F.dropout(self._embed(nodes), self.dropout, self.training), words)
-        return self.heads(scores if scores.dtype == torch.float64 else scores.float(), words, self.roots)
+        return self.heads_of(scores if scores.dtype == torch.float64 else scores.float(), words)
 
     source_attention = forward
 

@@ -1,7 +1,7 @@
 """What the dataclasses of options share: how an option is declared, and how its value is checked."""
 
 from dataclasses import field
-from typing import Sequence
+from typing import Collection
 
 
 def option(default, text: str):
@@ -14,7 +14,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_choices(options, **allowed: Sequence[str]) -> None:
+def check_choices(options, **allowed: Collection[str]) -> None:
     """Raises ValueError for the first field whose value is not among those allowed."""
     for name, values in allowed.items():
         if getattr(options, name) not in values:

@@ -1,6 +1,6 @@
 """``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -9,14 +9,16 @@ from fairseq.modules import AdaptiveSoftmax
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution
+from fairseq_structattn.distributions.arcs import ArcDistribution
 from fairseq_structattn.models.pretrained import is_built_for_checkpoint, load_pretrained
+from fairseq_structattn.models.renamed_parameters import SOURCE_ATTENTION, rename
 from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
 from fairseq_structattn.modules.attention import Attend, AttentionSource, StructuredAttention
 from fairseq_structattn.modules.bridge import STARTS
 from fairseq_structattn.modules.embeddings import TiedOutput, WordEmbedding
-from fairseq_structattn.modules.parser_attention import SCORERS, ParserAttention, SoftHeads
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import DecoderRNN, SentenceRNN, State, stack_state, unstack_state
+from fairseq_structattn.modules.source_attention import SCORERS, ExpectedHeads, SourceAttention
 
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
 
@@ -25,34 +27,22 @@ class EncoderOutput(NamedTuple):
     """A batch of source sentences, right-padded whatever the padding of ``src_tokens``.
 
     Attributes:
-        keys: ``[batch, src_len, key_dim]``, the source's side of the attention score
-        states: ``[batch, src_len, source_dim]``, 0 on padding
-        lengths: ``[batch]``
+        source: what attention needs to know of them; its values are the states ``[batch, src_len, source_dim]``, 0 on
+            padding. Without attention its keys are the states, too
         left_padding: ``[batch]``, how many padding symbols came before each sentence in ``src_tokens``
         finals: final state of each encoder layer, ``[batch, layers, final_dim]``
-        arcs: where the decoder attends over trees, scores of arcs ``[batch, src_len, src_len-1]``
-        coverage: where the decoder's score knows of coverage, what that needs to know of the states
         heads: where the encoder was asked for it, the distribution over the heads of the words
     """
 
-    keys: Tensor
-    states: Tensor
-    lengths: Tensor
+    source: AttentionSource
     left_padding: Tensor
     finals: Tensor
-    arcs: Optional[Tensor]
-    coverage: Optional[Tensor]
-    heads: Optional[StructuredDistribution] = None
-
-    @property
-    def source(self) -> AttentionSource:
-        """What attention asks for."""
-        return AttentionSource(self.keys, self.states, self.lengths, self.arcs, self.coverage)
+    heads: Optional[ArcDistribution] = None
 
     def reorder(self, new_order: Tensor) -> "EncoderOutput":
         """Sentences `new_order` ``[new_batch]`` of this batch, without the distribution over heads."""
-        tensors = self._replace(heads=None)
-        return EncoderOutput(*(None if part is None else part.index_select(0, new_order) for part in tensors))
+        left_padding, finals = (part.index_select(0, new_order) for part in (self.left_padding, self.finals))
+        return EncoderOutput(self.source.reorder(new_order), left_padding, finals)
 
 
 class DecoderStep(NamedTuple):
@@ -154,15 +144,18 @@ class RNNEncoder(FairseqEncoder):
             options.encoder_bidirectional,
             options.dropout_of("layer_dropout"),
         )
-        self.parser = _build_parser(options)
+        self.source_attn = _build_source_attention(options)
         self.max_source_positions = options.max_source_positions
-        # Belongs to the attention, but is applied here, once per sentence.
+        # The decoder's attention does its part of the work here, once per sentence. What it works with has its place
+        # among the encoder's modules, for the sake of checkpoints and of the order of parameters: that decides on what
+        # a seed makes of them, and whose the states of an optimizer are.
+        self.prepare = _states_alone if attention is None else attention.prepare
         self.key_projection = nn.Identity() if attention is None else attention.score.key_projection
         coverage = None if attention is None else attention.coverage
         self.coverage_projection = None if coverage is None else coverage.source_projection
         self.arc_scorer = _build_scorer(options) if attention and attention.distribution.needs_arcs else None
         # The first symbol of every sentence for those that parse: "$" in Kim et al. 2017, section 4.1.
-        parses = self.parser is not None or self.arc_scorer is not None
+        parses = self.source_attn is not None or self.arc_scorer is not None
         self.root = nn.Parameter(torch.randn(embed_tokens.embedding_dim)) if parses else None
 
     def forward(
@@ -179,26 +172,25 @@ class RNNEncoder(FairseqEncoder):
         heads = None
         embedded, states, finals, lengths, left_padding = self._read(src_tokens)
         words = states if self.root is None else states[:, 1:]
-        if self.parser is not None:
-            heads, vectors = self.parser(embedded, states, lengths)
+        if self.source_attn is not None:
+            heads, vectors = self.source_attn(embedded, states, lengths)
             words = torch.cat((words, vectors), -1)
         words = F.dropout(words, self.dropout_out, self.training)
         arcs = None if self.arc_scorer is None else self.arc_scorer(embedded[:-1], (lengths - 1).clamp(min=0))
-        coverage = None if self.coverage_projection is None else self.coverage_projection(words)
-        heads = heads if return_posterior else None
-        return EncoderOutput(self.key_projection(words), words, lengths, left_padding, finals, arcs, coverage, heads)
+        source = self.prepare(words, lengths, arcs)
+        return EncoderOutput(source, left_padding, finals, heads if return_posterior else None)
 
-    def source_attention(self, src_tokens: Tensor) -> SoftHeads:
+    def source_attention(self, src_tokens: Tensor) -> ExpectedHeads:
         """What ``--source-attention`` finds in a batch ``[batch, src_len]``, padded on either side: the distribution
         over heads, which knows marginals and the best tree, and the expected heads.
 
         Raises:
             ValueError: the model has no source attention
         """
-        if self.parser is None:
+        if self.source_attn is None:
             raise ValueError("this model was trained with --source-attention none: it has no trees to show")
         embedded, states, _, lengths, _ = self._read(src_tokens)
-        return self.parser(embedded, states, lengths)
+        return self.source_attn(embedded, states, lengths)
 
     def _read(self, src_tokens: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Right-padded embeddings ``[src_len, batch, embed_dim]`` and states ``[batch, src_len, state_dim]``, in either
@@ -216,6 +208,10 @@ class RNNEncoder(FairseqEncoder):
     def reorder_encoder_out(self, encoder_out: EncoderOutput, new_order: Tensor) -> EncoderOutput:
         """See :meth:`EncoderOutput.reorder`."""
         return encoder_out.reorder(new_order)
+
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
+        """Lets checkpoints of version 0.1.0 load."""
+        rename(state_dict, name, *SOURCE_ATTENTION)
 
     def max_positions(self) -> int:
         """Longest source sentence, in tokens."""
@@ -315,7 +311,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
             ``[batch, tgt_len, decoder_out_embed_dim]``), and ``{"attn": [weights]}`` with weights
             ``[batch, tgt_len, src_len]`` in the order of ``src_tokens``, None without attention. With
             `return_posterior` the dictionary also has ``"posterior"``, the distribution over the source of each target
-            step, of batch shape ``[batch, tgt_len]``, None without attention, and ``"source_heads"``, that over the
+            step, of batch shape ``[batch, tgt_len]``, None without attention, and ``"source_attention"``, that over the
             heads of the source words, of batch shape ``[batch]``, None without source attention (or where the encoder
             was not asked for it). Either has its sentences right-padded, whatever the padding of ``src_tokens``
         """
@@ -347,9 +343,9 @@ class RNNDecoder(FairseqIncrementalDecoder):
             weights = rotate_right(weights, encoder_out.left_padding)
         if self.narrowing is not None:
             features = F.dropout(self.narrowing(features), self.dropout_out, self.training)
-        extra = {"attn": [weights]}
+        extra: Dict[str, Any] = {"attn": [weights]}
         if return_posterior:
-            extra.update(posterior=decoded.posterior(), source_heads=encoder_out.heads)
+            extra.update(posterior=decoded.posterior(), source_attention=encoder_out.heads)
         return features.transpose(0, 1), extra
 
     def output_layer(self, features: Tensor, **unused) -> Tensor:
@@ -375,7 +371,8 @@ class RNNDecoder(FairseqIncrementalDecoder):
     def _step_by_step(
         self, embedded: Tensor, state: State, feed: Tensor, coverage: Optional[Tensor], source: AttentionSource
     ) -> Decoded:
-        layers, steps = unstack_state(state), []
+        layers = unstack_state(state)
+        steps: List[DecoderStep] = []
         attend = None if self.attention is None else self.attention.for_steps(source, coverage)
         readout = self.readout.for_steps() if self.feed_dim else None
         for word, advance in zip(embedded.unbind(0), self.rnn.for_steps(embedded)):
@@ -390,15 +387,15 @@ class RNNDecoder(FairseqIncrementalDecoder):
             if readout is not None:
                 feed = self._read_out(readout, hidden, context, word)
             steps.append(DecoderStep(hidden, context, weights, feed))
-        steps = DecoderStep(*zip(*steps))
+        attending, contexts, weights_of_steps, feeds = zip(*steps)
         if self.feed_dim:
-            features = torch.stack(steps.feed)
+            features = torch.stack(feeds)
         else:
             # What no step needed is done for all of them together.
-            features = self._read_out(self.readout, torch.stack(steps.hidden), torch.stack(steps.context), embedded)
+            features = self._read_out(self.readout, torch.stack(attending), torch.stack(contexts), embedded)
         if attend is None:
             return Decoded(features, None, lambda: None, stack_state(layers), feed, None)
-        weights = torch.cat(steps.weights, 1)
+        weights = torch.cat(weights_of_steps, 1)
         return Decoded(features, weights, attend.posterior, stack_state(layers), feed, attend.coverage)
 
     @staticmethod
@@ -436,6 +433,11 @@ class RNNDecoder(FairseqIncrementalDecoder):
         return self.max_target_positions
 
 
+def _states_alone(states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None) -> AttentionSource:
+    """A source that nothing attends to."""
+    return AttentionSource(states, states, lengths, arcs)
+
+
 def rotate_left(columns: Tensor, shift: Tensor) -> Tensor:
     """Rotates each item of a batch along its last dimension.
 
@@ -454,10 +456,10 @@ def rotate_right(columns: Tensor, shift: Tensor) -> Tensor:
     return rotate_left(columns, -shift)
 
 
-def _build_parser(options: RNNOptions) -> Optional[ParserAttention]:
+def _build_source_attention(options: RNNOptions) -> Optional[SourceAttention]:
     if options.source_attention == NO_ATTENTION:
         return None
-    return ParserAttention(_build_scorer(options), options.source_attention, options.tree_roots)
+    return SourceAttention(_build_scorer(options), options.source_attention, options.tree_roots)
 
 
 def _build_scorer(options: RNNOptions) -> nn.Module:

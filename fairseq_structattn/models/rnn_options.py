@@ -1,7 +1,7 @@
 """Options of ``structattn_rnn``: one dataclass for ``fairseq-train`` and ``fairseq-hydra-train`` alike."""
 
 from dataclasses import dataclass, field
-from typing import List, Optional
+from typing import Collection, Dict, List, Optional
 
 from fairseq.dataclass import FairseqDataclass
 
@@ -10,10 +10,10 @@ from fairseq_structattn.distributions.trees import ROOTS
 from fairseq_structattn.modules.attention import NORMALIZATIONS
 from fairseq_structattn.modules.bridge import STARTS
 from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
-from fairseq_structattn.modules.parser_attention import BOUNDS, HEADS, SCORERS
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import CELLS
-from fairseq_structattn.modules.scores import score_names
+from fairseq_structattn.modules.scores import DotScore, get_score, score_names
+from fairseq_structattn.modules.source_attention import BOUNDS, SCORERS, source_attention_names
 
 QUERIES = ("current", "previous")
 NO_ATTENTION = "none"
@@ -80,7 +80,8 @@ class RNNOptions(FairseqDataclass):
     source_attention: str = _option(
         NO_ATTENTION,
         f"expected head of each source word, beside its state: under a distribution over trees or, with softmax, over "
-        f"heads independent of each other: {NO_ATTENTION}, {', '.join(HEADS)}",
+        f"heads independent of each other: {NO_ATTENTION}, {', '.join(source_attention_names())}, or one registered "
+        "elsewhere",
     )
     arc_score: str = _option(
         "parser",
@@ -142,10 +143,20 @@ class RNNOptions(FairseqDataclass):
                 f"--attention-coverage {self.attention_coverage} has no meaning with --attention-distribution "
                 f"{NO_ATTENTION}: leave it out or choose a distribution"
             )
+        self._check_score()
         self._check_embeddings()
 
+    def _check_score(self) -> None:
+        compares = self.attention_distribution != NO_ATTENTION and issubclass(get_score(self.attention_score), DotScore)
+        if compares and self.decoder_hidden_size != self.source_dim():
+            raise ValueError(
+                f"--attention-score {self.attention_score} compares vectors of equal size, but decoder states have "
+                f"{self.decoder_hidden_size} units and encoder states {self.source_dim()}: set --decoder-hidden-size "
+                f"{self.source_dim()}, or choose --attention-score general"
+            )
+
     def _check_choices(self) -> None:
-        choices = {
+        choices: Dict[str, Collection[str]] = {
             "cell": CELLS,
             "decoder_start": STARTS,
             "decoder_readout": READOUTS,
@@ -154,7 +165,7 @@ class RNNOptions(FairseqDataclass):
             "attention_query": QUERIES,
             "attention_normalize": NORMALIZATIONS,
             "attention_coverage": COVERAGES,
-            "source_attention": [NO_ATTENTION, *HEADS],
+            "source_attention": [NO_ATTENTION, *source_attention_names()],
             "arc_score": SCORERS,
             "arc_bound": BOUNDS,
             "tree_roots": ROOTS,

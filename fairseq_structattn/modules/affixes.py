@@ -33,6 +33,8 @@ class AffixEmbedding(nn.Module):
         buckets: embeddings that the features are spread over
     """
 
+    features: Tensor
+
     def __init__(self, words: Sequence[str], dim: int, padding_idx: int, buckets: int = 10000):
         super().__init__()
         self.padding_idx = padding_idx

@@ -1,5 +1,6 @@
 """Attention as the expectation of a latent variable: score → distribution → expectation."""
 
+import functools
 from typing import Callable, List, NamedTuple, Optional, Tuple
 
 import torch
@@ -35,6 +36,10 @@ class AttentionSource(NamedTuple):
     lengths: Tensor
     arcs: Optional[Tensor] = None
     coverage: Optional[Tensor] = None
+
+    def reorder(self, new_order: Tensor) -> "AttentionSource":
+        """Sentences `new_order` ``[new_batch]`` of this batch."""
+        return AttentionSource(*(None if part is None else part.index_select(0, new_order) for part in self))
 
 
 class StructuredAttention(nn.Module):
@@ -84,14 +89,15 @@ class StructuredAttention(nn.Module):
     ):
         super().__init__()
         if normalize not in NORMALIZATIONS:
-            raise ValueError(f"--attention-normalize {normalize}: not known, choose from {', '.join(NORMALIZATIONS)}")
+            raise ValueError(f"normalize is {normalize!r}; choose one of: {', '.join(NORMALIZATIONS)}")
         if coverage not in COVERAGES:
-            raise ValueError(f"--attention-coverage {coverage}: not known, choose from {', '.join(COVERAGES)}")
+            raise ValueError(f"coverage is {coverage!r}; choose one of: {', '.join(COVERAGES)}")
         self.score = build_score(score, query_dim, source_dim, hidden_dim or query_dim)
         self.distribution = get_distribution(distribution)
         self.scale = scale
         self.normalize = normalize
-        self.roots = roots
+        from_scores: Callable[..., StructuredDistribution] = self.distribution.from_scores
+        self._from_scores = functools.partial(from_scores, roots=roots) if self.distribution.needs_arcs else from_scores
         self.tables = nn.ParameterDict(
             {
                 name: nn.Parameter(torch.empty(shape).uniform_(-0.1, 0.1))
@@ -111,13 +117,9 @@ class StructuredAttention(nn.Module):
             lengths: ``[batch]``
             arcs: see :class:`AttentionSource`
         """
-        return AttentionSource(self.score.key_projection(states), states, lengths, arcs, self.cover(states))
-
-    def cover(self, states: Tensor) -> Optional[Tensor]:
-        """What coverage needs to know of source states ``[batch, src_len, source_dim]``, None if nothing."""
-        if self.coverage is None or self.coverage.source_projection is None:
-            return None
-        return self.coverage.source_projection(states)
+        project = None if self.coverage is None else self.coverage.source_projection
+        coverage = None if project is None else project(states)
+        return AttentionSource(self.score.key_projection(states), states, lengths, arcs, coverage)
 
     def forward(self, query: Tensor, source: AttentionSource) -> Tuple[Tensor, Tensor]:
         """Attends to the source from every query.
@@ -165,10 +167,10 @@ class StructuredAttention(nn.Module):
         # Below float32 neither inference nor the sum of the marginals would be exact.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if source.arcs is None:
-            return self.distribution.from_scores(scores, source.lengths.unsqueeze(-1), **self.tables)
+            return self._from_scores(scores, source.lengths.unsqueeze(-1), **self.tables)
         words = (source.lengths - 1).clamp(min=0).unsqueeze(-1)
         arcs = source.arcs.to(scores.dtype).unsqueeze(1)
-        return self.distribution.from_scores(scores[..., :-1], words, arc_scores=arcs, roots=self.roots)
+        return self._from_scores(scores[..., :-1], words, arc_scores=arcs)
 
     @staticmethod
     def position_marginals(distribution: StructuredDistribution) -> Tensor:
@@ -199,6 +201,7 @@ class AttentionSteps:
         self._attention, self._source = attention, source
         self._context_of = RepeatedProduct(source.values)
         self._scores: List[Tensor] = []
+        self._scores_of: Callable[..., Tensor]
         if attention.coverage is None:
             self._scores_of = attention.score.for_steps(source.keys)
             return

@@ -6,7 +6,7 @@ gates before the first step, and the gradients of the weights are made after the
 with the state.
 """
 
-from typing import Callable, List, Tuple
+from typing import Callable, Dict, List, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +27,8 @@ class LSTMSteps:
     """
 
     def __init__(self, weights: List[Tensor], known: int = 0):
-        of_input, of_state, *biases = weights
-        self._of_known, self._bias = of_input[:, :known], sum(biases)
+        of_input, of_state, input_bias, state_bias = weights
+        self._of_known, self._bias = of_input[:, :known], input_bias + state_bias
         self._of_input, self._of_state = RepeatedProduct(of_input[:, known:].t()), RepeatedProduct(of_state.t())
 
     def gates(self, known: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class LSTMSteps:
         of_input, of_state = gates + self._of_input(inputs), self._of_state(hidden)
         if of_input.is_cuda:
             # The one kernel with which PyTorch's own layers do the rest.
-            return torch._thnn_fused_lstm_cell(of_input, of_state, cell)[:2]
+            return torch._thnn_fused_lstm_cell(of_input, of_state, cell)[:2]  # type: ignore[attr-defined]
         write, keep, content, read = (of_input + of_state).chunk(4, -1)
         cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(content)
         return torch.sigmoid(read) * torch.tanh(cell), cell
@@ -65,13 +65,13 @@ class GRUSteps:
         # The reset gate multiplies what the state adds, so the two parts stay apart.
         of_input, of_state = gates + self._of_input(inputs), self._of_state(hidden) + self._state_bias
         if of_input.is_cuda:
-            return torch._thnn_fused_gru_cell(of_input, of_state, hidden)[:1]
+            return torch._thnn_fused_gru_cell(of_input, of_state, hidden)[:1]  # type: ignore[attr-defined]
         reset, update = torch.sigmoid(of_input + of_state).chunk(3, -1)[:2]
         content = torch.tanh(of_input.chunk(3, -1)[2] + reset * of_state.chunk(3, -1)[2])
         return (content + update * (hidden - content),)
 
 
-STEPS = {"lstm": LSTMSteps, "gru": GRUSteps}
+STEPS: Dict[str, Callable[..., Union[LSTMSteps, GRUSteps]]] = {"lstm": LSTMSteps, "gru": GRUSteps}
 
 # From the rest of an input [batch, input_dim - known] and the state of each layer to the next state.
 Step = Callable[[Tensor, List[LayerState]], List[LayerState]]

@@ -52,6 +52,8 @@ class TiedOutput(nn.Linear):
         embedding: its weights are shared
     """
 
+    padding: Tensor
+
     def __init__(self, embedding: WordEmbedding):
         super().__init__(embedding.embedding_dim, embedding.num_embeddings, bias=False)
         self.weight = embedding.weight

@@ -12,14 +12,17 @@ class LSTM(nn.LSTM):
     oneDNN has no LSTM in the lower precision: for bfloat16 that needs AVX-512, for float16 and gradients it is missing
     on every processor known to us. PyTorch asks for that kernel all the same, and stops."""
 
-    def forward(self, inputs: Tensor, state: Optional[Tuple[Tensor, Tensor]] = None):
+    weight_hh_l0: Tensor
+
+    def forward(self, inputs: Tensor, state: Optional[Tuple[Tensor, Tensor]] = None):  # type: ignore[override]
         """See :class:`torch.nn.LSTM`."""
         dtype = _autocast_dtype() if inputs.device.type == "cpu" else None
         if dtype is None or has_kernel(dtype, torch.is_grad_enabled()):
             return super().forward(inputs, state)
         own = self.weight_hh_l0.dtype
         with torch.autocast("cpu", enabled=False):
-            return super().forward(inputs.to(own), None if state is None else tuple(part.to(own) for part in state))
+            state = None if state is None else (state[0].to(own), state[1].to(own))
+            return super().forward(inputs.to(own), state)
 
 
 @lru_cache(maxsize=None)

@@ -106,7 +106,7 @@ class DecoderRNN(nn.Module):
 
     def __init__(self, cell: str, input_dim: int, hidden_dim: int, layers: int, dropout: float):
         super().__init__()
-        self.rnn = CELLS[cell](input_dim, hidden_dim, layers, dropout=dropout if layers > 1 else 0.0)
+        self.rnn: nn.RNNBase = CELLS[cell](input_dim, hidden_dim, layers, dropout=dropout if layers > 1 else 0.0)
         self.state_size = 2 if cell == "lstm" else 1
         self.steps = STEPS[cell]
 
@@ -121,8 +121,8 @@ class DecoderRNN(nn.Module):
             states of the top layer ``[tgt_len, batch, hidden_dim]`` and the state after the last step
         """
         state = tuple(part.contiguous() for part in state)
-        outputs, state = self.rnn(inputs, state if self.state_size == 2 else state[0])
-        return outputs, state if self.state_size == 2 else (state,)
+        outputs, final = self.rnn(inputs, state if self.state_size == 2 else state[0])
+        return outputs, final if self.state_size == 2 else (final,)
 
     def for_steps(self, known: Tensor) -> List[Step]:
         """One function for each step, for loops in which an input depends on the output before it.
@@ -143,7 +143,7 @@ class DecoderRNN(nn.Module):
         return [partial(self._step, [(layer, of_step), *upper]) for of_step in gates]
 
     def _step(self, layers: List, inputs: Tensor, state: List[LayerState]) -> List[LayerState]:
-        following = []
+        following: List[LayerState] = []
         for number, (layer, gates) in enumerate(layers):
             if number > 0:
                 inputs = F.dropout(following[-1][0], self.rnn.dropout, self.training)

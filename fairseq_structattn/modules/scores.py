@@ -68,7 +68,7 @@ class InnerProduct(Score):
         return covered
 
 
-_SCORES = Registry("attention score", Score)
+_SCORES: Registry[Score] = Registry("attention score", Score)
 
 
 def register_score(name: str) -> Callable[[Type[Score]], Type[Score]]:
@@ -86,6 +86,11 @@ def score_names() -> List[str]:
     return _SCORES.names()
 
 
+def get_score(name: str) -> Type[Score]:
+    """The class registered as `name`; ValueError, listing the known names, where there is none."""
+    return _SCORES.get(name)
+
+
 def build_score(name: str, query_dim: int, source_dim: int, hidden_dim: int) -> Score:
     """The score registered as `name`.
 
@@ -98,7 +103,7 @@ def build_score(name: str, query_dim: int, source_dim: int, hidden_dim: int) -> 
     Raises:
         ValueError: unknown `name`, or sizes the score cannot compare
     """
-    return _SCORES.get(name)(query_dim, source_dim, hidden_dim)
+    return get_score(name)(query_dim, source_dim, hidden_dim)
 
 
 @register_score("dot")
@@ -109,8 +114,8 @@ class DotScore(InnerProduct):
         super().__init__(query_dim, source_dim, hidden_dim)
         if query_dim != source_dim:
             raise ValueError(
-                f"a dot score compares vectors of equal size, but decoder states have {query_dim} units and encoder "
-                f"states {source_dim}: set --decoder-hidden-size {source_dim}, or choose --attention-score general"
+                f"a dot score compares vectors of equal size, but queries have {query_dim} units and source states "
+                f"{source_dim}: make them equal, or choose the score general"
             )
         self.key_projection = nn.Identity()
 

@@ -22,6 +22,8 @@ class SentenceVectors(nn.Module):
             ages are not learned by heart (section 4.1, random noise)
     """
 
+    units: Tensor
+
     def __init__(
         self,
         num_words: int,

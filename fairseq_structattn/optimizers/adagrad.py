@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Dict, List
+from typing import Any, Dict, List
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -46,10 +46,10 @@ class StructuredAdagrad(FairseqOptimizer):
         )
 
     @property
-    def optimizer_config(self) -> Dict[str, float]:
+    def optimizer_config(self) -> Dict[str, Any]:
         """What a training that goes on takes from its own options and not from the checkpoint."""
         lr = self.cfg.lr
-        return {"lr": lr[0] if isinstance(lr, Collection) else lr, "weight_decay": self.cfg.weight_decay}
+        return {"lr": next(iter(lr)) if isinstance(lr, Collection) else lr, "weight_decay": self.cfg.weight_decay}
 
     @property
     def supports_flat_params(self) -> bool:

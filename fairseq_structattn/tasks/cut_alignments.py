@@ -1,7 +1,6 @@
 """Word alignments of sentences that ``--truncate-source`` cuts."""
 
-from typing import Sequence
-
+import numpy as np
 from fairseq.data import BaseWrapperDataset
 from torch import Tensor
 
@@ -15,7 +14,7 @@ class CutAlignments(BaseWrapperDataset):
         words: source words of each sentence that are left
     """
 
-    def __init__(self, dataset, words: Sequence[int]):
+    def __init__(self, dataset, words: np.ndarray):
         super().__init__(dataset)
         self.words = words
 

@@ -25,7 +25,7 @@ class ParsingOptions(FairseqDataclass):
 
     data: str = field(default=MISSING, metadata={"help": "folder that scripts/prepare/conllu.py wrote"})
     max_positions: int = field(default=1024, metadata={"help": "longest sentence, in words"})
-    dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")
+    dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")  # type: ignore[valid-type]
 
 
 @register_task("structattn_parsing", dataclass=ParsingOptions)

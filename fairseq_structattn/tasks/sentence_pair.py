@@ -32,7 +32,7 @@ class SentencePairOptions(FairseqDataclass):
         },
     )
     max_positions: int = field(default=1024, metadata={"help": "longest sentence, in words"})
-    dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")
+    dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")  # type: ignore[valid-type]
 
 
 @register_task("structattn_sentence_pair", dataclass=SentencePairOptions)
@@ -91,8 +91,10 @@ class SentencePairTask(OneDictionaryTask):
             counts = " and ".join(f"{len(data)} {side}" for data, side in zip(sentences, ("premises", "hypotheses")))
             raise ValueError(f"{labels.path}: {len(labels)} lines, but the data has {counts}")
         end = self.dictionary.eos()
+        premises, hypotheses = [StripTokenDataset(data, end) for data in sentences]
         self.datasets[split] = SentencePairs(
-            *[StripTokenDataset(data, end) for data in sentences],
+            premises,
+            hypotheses,
             sizes=np.stack(sizes, 1),
             labels=labels,
             padding=self.dictionary.pad(),

@@ -1,6 +1,6 @@
 """Labelled pairs of sentences, and batches of them."""
 
-from typing import List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -8,7 +8,8 @@ from fairseq.data import FairseqDataset, data_utils
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from fairseq_structattn.tasks.source_heads import UNKNOWN, SourceHeads
+from fairseq_structattn.distributions.arcs import NO_HEAD
+from fairseq_structattn.tasks.source_heads import SourceHeads
 
 SIDES = ("premise", "hypothesis")
 
@@ -73,7 +74,7 @@ class SentencePairs(FairseqDataset):
         self.heads = tuple(heads)
 
     def __getitem__(self, index: int) -> dict:
-        item = {"id": index, "target": int(self.labels.numbers[index])}
+        item: Dict[str, Any] = {"id": index, "target": int(self.labels.numbers[index])}
         for side, sentences, heads in zip(SIDES, self.sentences, self.heads):
             item[side] = sentences[index]
             item[f"{side}_heads"] = None if heads is None else heads[index]
@@ -95,7 +96,7 @@ class SentencePairs(FairseqDataset):
             "target": torch.tensor([item["target"] for item in samples]),
         }
         if None not in self.heads:
-            heads = [self._padded([item[f"{side}_heads"] for item in samples], UNKNOWN) for side in SIDES]
+            heads = [self._padded([item[f"{side}_heads"] for item in samples], NO_HEAD) for side in SIDES]
             inputs["premise_heads"], inputs["hypothesis_heads"] = heads
             batch["heads_path"] = [heads.path for heads in self.heads]
         return batch

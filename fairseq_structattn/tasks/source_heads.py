@@ -1,13 +1,16 @@
 """Heads of source words in a text file beside the data, and in the batches."""
 
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Union
 
 import numpy as np
 import torch
 from fairseq.data import BaseWrapperDataset
 from torch import Tensor
 
-UNKNOWN = -1
+from fairseq_structattn.distributions.arcs import NO_HEAD
+
+# Words of each sentence.
+Counts = Union[Sequence[int], np.ndarray]
 
 
 class SourceHeads:
@@ -25,7 +28,7 @@ class SourceHeads:
         ValueError: lines or numbers that do not fit the sentences; the message names the line
     """
 
-    def __init__(self, path: str, words: Sequence[int], kept: Optional[Sequence[int]] = None):
+    def __init__(self, path: str, words: Counts, kept: Optional[Counts] = None):
         self.path = path
         # A byte order mark is no part of the first head; what is no text is found, and named, with its line.
         with open(path, encoding="utf-8-sig", errors="replace") as lines:
@@ -67,7 +70,7 @@ class WithSourceHeads(BaseWrapperDataset):
         batch = self.dataset.collater(samples, pad_to_length)
         if batch:
             heads = [self.heads[index] for index in batch["id"].tolist()]
-            batch["source_heads"] = torch.nn.utils.rnn.pad_sequence(heads, batch_first=True, padding_value=UNKNOWN)
+            batch["source_heads"] = torch.nn.utils.rnn.pad_sequence(heads, batch_first=True, padding_value=NO_HEAD)
             batch["source_heads_path"] = self.heads.path
         return batch
 
@@ -85,14 +88,14 @@ def _heads(path: str, number: int, line: str) -> np.ndarray:
 def _cut(heads: np.ndarray, words: int) -> np.ndarray:
     """Heads of the first words of a sentence, among them."""
     heads = heads[:words]
-    return np.where(heads > words, np.int32(UNKNOWN), heads)
+    return np.where(heads > words, np.int32(NO_HEAD), heads)
 
 
 def _check(path: str, number: int, heads: np.ndarray, words: int) -> None:
     if len(heads) != words:
         raise ValueError(f"{path}, line {number}: {len(heads)} heads, but the source sentence has {words} words")
-    if words and not (heads.min() >= UNKNOWN and heads.max() <= words):
-        wrong = next(head for head in heads if not UNKNOWN <= head <= words)
+    if words and not (heads.min() >= NO_HEAD and heads.max() <= words):
+        wrong = next(head for head in heads if not NO_HEAD <= head <= words)
         raise ValueError(f"{path}, line {number}: head {wrong}; heads of {words} words lie between -1 and {words}")
     own = np.flatnonzero(heads == np.arange(1, words + 1))
     if len(own):

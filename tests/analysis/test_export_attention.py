@@ -144,7 +144,7 @@ def test_marginals_segments_and_trees_are_those_of_the_distribution(arch):
             dependents = posterior.marginals[0, :, 1:].sum(-1)
             torch.testing.assert_close(marginals[:, :-1], dependents, atol=CLOSE, rtol=0)
             assert not marginals[:, -1].any()
-        assert (record.tree is not None) == (model.encoder.parser is not None)
+        assert (record.tree is not None) == (model.encoder.source_attn is not None)
         if record.tree is not None:
             found = model.encoder.source_attention(source).distribution
             assert record.tree.heads == heads_of(found.argmax[0])

@@ -33,7 +33,7 @@ def test_records_are_what_the_model_sees(dataset, tmp_path):
     assert one.weights[0][0] == pytest.approx(alignment[1, 1].item(), abs=1e-4)
     assert one.weights[2][4] == pytest.approx(alignment[0, 0].item(), abs=1e-4)
     assert one.weights[1][4] == pytest.approx(alignment[2, 0].item(), abs=1e-4)
-    for tree, heads in zip((one.tree, one.target_tree), extra["source_heads"]):
+    for tree, heads in zip((one.tree, one.target_tree), extra["source_attention"]):
         assert tree.heads == heads.argmax[0].argmax(0).tolist()
         assert np.allclose(tree.marginals, heads.marginals[0].tolist(), atol=1e-4)
     assert found[1].target == ["<s>"] and found[1].target_tree.heads == []

@@ -1,6 +1,5 @@
 """analysis/plot_attention.py: which sentences are shown, in which form, and what is said when none are."""
 
-
 import sys
 
 import pytest

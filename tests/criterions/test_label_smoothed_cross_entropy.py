@@ -49,8 +49,9 @@ def test_penalty_adds_its_weight_times_the_table_to_an_update(sentence_avg):
         loss, sample_size, log = criterion(weight, sentence_avg)(model, SAMPLE)
         updates.append(torch.autograd.grad(loss, table)[0] / sample_size)
     torch.testing.assert_close(updates[1] - updates[0], WEIGHT * table, atol=1e-9, rtol=0)
-    # ½ · 0.005 · (1 + 4 + 9 + 0.25)
-    assert log["pairwise_l2"] / sample_size == pytest.approx(0.035625)
+    # ½ · (1 + 4 + 9 + 0.25), without its weight.
+    assert log["pairwise_l2"] / sample_size == pytest.approx(7.125)
+    assert log["pairwise_l2_words"] == sample_size
 
 
 def test_penalty_is_zero_without_a_table():
@@ -76,7 +77,7 @@ def test_terms_are_logged_per_sample_however_many_batches():
         StructuredLabelSmoothedCrossEntropy.reduce_metrics([log, log])
     values = aggregated.get_smoothed_values()
     square = model.decoder.attention.tables["pairwise"].pow(2).sum().item()
-    assert values["pairwise_l2"] == pytest.approx(WEIGHT / 2 * square, rel=1e-3)
+    assert values["pairwise_l2"] == pytest.approx(square / 2, rel=1e-3)
     assert {"loss", "nll_loss", "ppl", "accuracy"} <= set(values)
     assert values["loss"] == pytest.approx(log["loss"].item() / size / 0.6931, rel=1e-3)
 

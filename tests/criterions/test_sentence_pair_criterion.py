@@ -24,7 +24,7 @@ class Model(torch.nn.Module):
         self.heads = heads
 
     def forward(self, **net_input):
-        return SCORES, {"source_heads": self.heads}
+        return SCORES, {"source_attention": self.heads}
 
 
 def criterion(load_heads=True, **options):

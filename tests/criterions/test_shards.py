@@ -7,7 +7,7 @@ import pytest
 from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.translation import TranslationConfig
 
-from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
+from fairseq_structattn.criterions.checked_data import CheckedData
 from fairseq_structattn.criterions.given_trees import check_trees
 from fairseq_structattn.criterions.shards import shards
 from fairseq_structattn.distributions import ProjectiveTree
@@ -34,10 +34,9 @@ def task(tiny_corpus, tmp_path):
 
 def test_all_folders_are_looked_at_before_the_first_update(task):
     task, line = task
-    criterion = StructuredLabelSmoothedCrossEntropy(task, False, 0.0, tree_supervision=1.0)
     loaded = task.datasets["train"]
     with pytest.raises(ValueError, match=rf"second/train\.heads\.src, line {line}: its arcs go round in a circle"):
-        for _, data in criterion._unchecked("tree_supervision"):
+        for _, data in CheckedData(task).unseen():
             check_trees(data, ProjectiveTree(loaded.heads[0].new_zeros(1, 2, 1).float()))
     assert task.datasets == {"train": loaded}
 

@@ -1,6 +1,5 @@
 """Attention records made up for the tests of what shows them."""
 
-
 from fairseq_structattn.analysis import attention_records as records
 
 JAPANESE = "誰 が 一 番 に 着 く か 分 か り ま せ ん 。 </s>".split()

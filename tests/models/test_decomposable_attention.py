@@ -94,7 +94,7 @@ def test_gradients_reach_every_parameter(arch):
 def test_one_parser_reads_both_sentences():
     model = build("structattn_decomposable_tree")
     _, extra = run(model, PREMISE[:1], PREMISE[:1])
-    assert torch.equal(*(heads.marginals for heads in extra["source_heads"]))
+    assert torch.equal(*(heads.marginals for heads in extra["source_attention"]))
 
 
 def test_published_defaults():

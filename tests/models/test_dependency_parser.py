@@ -8,7 +8,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 import fairseq_structattn  # noqa: F401  (registers the model)
-from fairseq_structattn.modules.parser_attention import HEADS, SCORERS
+from fairseq_structattn.modules.source_attention import SCORERS, source_attention_names
 
 WORDS = Dictionary()
 for word, count in (("often", 9), ("twice", 2), ("once", 1), ("seen", 5), ("oncely", 0)):
@@ -24,7 +24,7 @@ def build(**options):
 
 
 @pytest.mark.parametrize("score", SCORERS)
-@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("heads", source_attention_names())
 @pytest.mark.parametrize("roots", ["single", "multi"])
 def test_padding_and_companions_change_nothing(score, heads, roots):
     model = build(arc_score=score, source_attention=heads, tree_roots=roots, affixes=True)

@@ -50,10 +50,10 @@ def test_inference_runs_once(monkeypatch):
 @pytest.mark.parametrize(
     "arch, kind", [("structattn_rnn_tree", ProjectiveTree), ("structattn_rnn_flat", IndependentHeads)]
 )
-def test_source_heads_are_those_of_the_encoder(arch, kind):
+def test_source_attention_is_that_of_the_encoder(arch, kind):
     model, sample = build(arch), batch(SOURCE, TARGET)
     _, extra = forward(model, sample, return_posterior=True)
-    heads = extra["source_heads"]
+    heads = extra["source_attention"]
     assert type(heads) is kind
     expected = model.encoder.source_attention(sample["net_input"]["src_tokens"]).distribution
     torch.testing.assert_close(heads.marginals, expected.marginals)
@@ -61,7 +61,7 @@ def test_source_heads_are_those_of_the_encoder(arch, kind):
 
 def test_models_without_attention_have_none():
     _, extra = forward(build("structattn_rnn_vanilla"), batch(SOURCE, TARGET), return_posterior=True)
-    assert extra == {"attn": [None], "posterior": None, "source_heads": None}
+    assert extra == {"attn": [None], "posterior": None, "source_attention": None}
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def test_half_precision_in_and_out(dtype):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="--attention-normalize max: not known, choose from none, sum"):
+    with pytest.raises(ValueError, match="normalize is 'max'; choose one of: none, sum"):
         StructuredAttention(4, 4, normalize="max")
     with pytest.raises(ValueError, match="linear-chain"):
         StructuredAttention(4, 4, distribution="quadratic-chain")

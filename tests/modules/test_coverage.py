@@ -106,5 +106,5 @@ def test_posterior_is_what_the_weights_are_made_of(kind):
 
 
 def test_unknown_coverage_is_refused():
-    with pytest.raises(ValueError, match="--attention-coverage all: not known, choose from none, sum, fertility, gru"):
+    with pytest.raises(ValueError, match="coverage is 'all'; choose one of: none, sum, fertility, gru"):
         StructuredAttention(4, 4, coverage="all")

@@ -48,7 +48,8 @@ class KernelCache:
     def cache_path(self) -> Optional[str]:
         """The folder of this kernel, ``None`` where none can be had."""
         top = folder()
-        return top and str(top / f"{self._dispatcher.py_func.__module__}.{self._dispatcher.py_func.__qualname__}")
+        name = f"{self._dispatcher.py_func.__module__}.{self._dispatcher.py_func.__qualname__}"
+        return str(top / name) if top else None
 
     def load_overload(self, signature, target_context):
         """The compiled kernel for ``signature``, or ``None`` if it has to be compiled, of which the user is told."""

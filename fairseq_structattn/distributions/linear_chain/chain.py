@@ -1,6 +1,6 @@
 """Linear chains: segmentation attention, and conditional random fields with K states."""
 
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -343,7 +343,8 @@ class LinearChain(StructuredDistribution):
 
     def _by_fields(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
-        unary, constant, ends = self.unary.to(dtype), 0, self._ends()
+        constant: Any = 0
+        unary, ends = self.unary.to(dtype), self._ends()
         if ends:
             # Added up first: they are few where chains share them.
             differences = [(scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~at, 0) for scores, at in ends]

@@ -48,16 +48,18 @@ def expectations(
     """
     if not has_values(unary, pairwise):
         edges = _per_edge(unary, pairwise)
-        value, gradients = value_and_gradients(lambda *parts: total(*parts, lengths, semiring), unary, edges)
-        return (value, *gradients)
+        value, (on_unary, on_edges) = value_and_gradients(
+            lambda nodes, pairs: total(nodes, pairs, lengths, semiring), unary, edges
+        )
+        return value, on_unary, on_edges
     track = torch.is_grad_enabled() and (unary.requires_grad or pairwise.requires_grad)
     with torch.inference_mode(False), torch.enable_grad():
         unary, edges = _differentiable(unary), _differentiable(_per_edge(unary, pairwise))
         value = total(unary, edges, lengths, semiring)
         on_unary, on_edges = torch.autograd.grad(value.sum(), (unary, edges), create_graph=track, allow_unused=True)
     # A single position leaves the edges unused; they are an empty tensor then.
-    results = (value, on_unary, edges if on_edges is None else on_edges)
-    return results if track else tuple(result.detach() for result in results)
+    on_edges = edges if on_edges is None else on_edges
+    return (value, on_unary, on_edges) if track else (value.detach(), on_unary.detach(), on_edges.detach())
 
 
 def _per_edge(unary: Tensor, pairwise: Tensor) -> Tensor:

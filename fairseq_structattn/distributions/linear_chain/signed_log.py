@@ -56,8 +56,8 @@ def paper_gradients(unary: Tensor, pairwise: Tensor, lengths: Tensor, on_margina
     on_edges = on_edges.masked_fill(~real[..., 1:, :, None], 0)
 
     # The edge from the start symbol, where α is 1 and α̂ is 0.
-    on_first = _at(beta_hat, (..., 0, slice(None))).plus(SignedLog.exp(beta[..., 0, :]).times(_at(factor, (..., 0))))
-    on_first = on_first.times(SignedLog.exp(unary[..., 0, :])).real().masked_fill(~real[..., 0, :], 0)
+    first = _at(beta_hat, (..., 0, slice(None))).plus(SignedLog.exp(beta[..., 0, :]).times(_at(factor, (..., 0))))
+    on_first = first.times(SignedLog.exp(unary[..., 0, :])).real().masked_fill(~real[..., 0, :], 0)
     return torch.cat((on_first.unsqueeze(-2), on_edges.sum(-2)), -2), on_edges
 
 

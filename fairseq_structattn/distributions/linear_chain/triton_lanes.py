@@ -460,8 +460,8 @@ def _binary(scores):
 
 
 def _configurations():
-    tensors = ("unary", "tables", "log_partition", "marginals", "entering", "on_log_partition", "on_marginals")
-    tensors += ("on_unary", "on_tables")
+    tensors = ["unary", "tables", "log_partition", "marginals", "entering", "on_log_partition", "on_marginals"]
+    tensors += ["on_unary", "on_tables"]
     for kernel, tile in ((forward_kernel, FORWARD_TILE), (backward_kernel, BACKWARD_TILE)):
         constants = {"CHAINS": CHAINS, "TILE": tile}
         if "column_stride" in kernel.arg_names:

@@ -500,8 +500,8 @@ def _store_table(tables, edge, mask, w00, w01, w10, w11):
 
 
 def _configurations():
-    integers = ("chains", "n", "log_partition_stride", "row_stride", "column_stride", "on_tables_stride")
-    integers += ("table_stride", "edge_stride", "ends_stride", "has_ends", "with_edges")
+    integers = ["chains", "n", "log_partition_stride", "row_stride", "column_stride", "on_tables_stride"]
+    integers += ["table_stride", "edge_stride", "ends_stride", "has_ends", "with_edges"]
     types = dict(dict.fromkeys(integers, "i32"), lengths="*i64")
     for kernel in (forward_kernel, backward_kernel):
         arguments = {name: types.get(name, "*fp32") for name in kernel.arg_names if name != "TILE"}

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arcs import NO_HEAD
 from ..kernels.numba_compile import kernel, over_batch, subroutine
 from ..kernels.numba_math import exp
 from ..kernels.numba_simd import empty_lanes
 from ..operations import Operation, uniform, without_gradient
 from ..semirings import NEGATIVE_INFINITY
-from ..trees import NO_HEAD
 from . import reference
 from .cpu_inside_outside import (
     BOTH,

@@ -4,15 +4,15 @@ One recursion, written against a semiring, whose gradient is marginals, best tre
 dtype, takes −inf anywhere and can be differentiated any number of times.
 """
 
-from typing import Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..arcs import NO_HEAD
 from ..operations import has_values, value_and_gradients
 from ..semirings import NEGATIVE_INFINITY, AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
-from ..trees import NO_HEAD
 
 
 def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemiring = LogSemiring) -> Tensor:
@@ -31,7 +31,9 @@ def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemir
     """
     batch, nodes = scores.shape[:2]
     right, left = [scores.new_zeros(batch, nodes)], [scores.new_zeros(batch, nodes)]
-    extensible, right_arcs, left_arcs = [right[0]], [None], [None]
+    extensible = [right[0]]
+    right_arcs: List[Any] = [None]
+    left_arcs: List[Any] = [None]
     is_root = torch.arange(nodes, device=scores.device) == 0
     for width in range(1, nodes):
         spans = nodes - width

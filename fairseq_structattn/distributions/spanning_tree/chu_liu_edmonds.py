@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arcs import NO_HEAD
 from ..kernels.numba_compile import kernel_if_available, over_batch, subroutine_if_available
 from ..operations import without_gradient
-from ..trees import NO_HEAD
 
 NEW, ON_PATH, DONE, CONTRACTED = range(4)
 

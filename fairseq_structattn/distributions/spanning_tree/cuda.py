@@ -109,8 +109,8 @@ def _run(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:
 
 
 def _configurations():
-    floats = ("scores", "mantissas", "exponents", "pivots", "adjoint", "log_partition", "marginals", "tangents")
-    floats += ("on_log_partition", "on_marginals", "on_scores")
+    floats = ["scores", "mantissas", "exponents", "pivots", "adjoint", "log_partition", "marginals", "tangents"]
+    floats += ["on_log_partition", "on_marginals", "on_scores"]
     types = dict.fromkeys(floats, "*fp32")
     types.update(lengths="*i64", turns="*i32", n="i32")
     tile = triton_elimination

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arcs import NO_HEAD
 from ..kernels.numba_compile import kernel_if_available, over_batch, subroutine_if_available
 from ..operations import without_gradient
 from ..semirings import NEGATIVE_INFINITY
-from ..trees import NO_HEAD
 
 # Steps of one walk through a sentence of n words, in units of n³: about the cost of the walk without loops.
 PATIENCE = 1.0

@@ -28,7 +28,7 @@ SUBSETS = {2: "test", 3: "test1", 4: "test2", 5: "test3", 6: "test4"}
 def parse(checkpoint: str, data: str, depth: int, longest: int) -> Tuple[List[str], Tensor, Tensor]:
     """The tokens of a formula, the marginals of its arcs and its best tree, each ``[n+1, n]``."""
     (model,), task = load_models(checkpoint, data, PLUGIN, cpu=True)
-    if model.encoder.parser is None:
+    if model.encoder.source_attn is None:
         raise InputError(f"--model {checkpoint}: trained with --source-attention none, so it has no trees to draw")
     formulas = (item["source"] for item in load_dataset(task, SUBSETS[depth]))
     formula = next((found for found in formulas if len(found) <= longest + 1), None)

@@ -91,7 +91,7 @@ def measure(checkpoint: str, data: str) -> Dict[str, float]:
             tokens = [task.source_dictionary[token] for token in item["source"][:-1].tolist()]
             uniform = ProjectiveTree(torch.zeros(len(tokens) + 1, len(tokens)))
             counts["uniform"].add(tokens, uniform.sample(), uniform.marginals)
-            if model.encoder.parser is not None:
+            if model.encoder.source_attn is not None:
                 heads = model.encoder.source_attention(item["source"].unsqueeze(0)).distribution
                 best = ProjectiveTree(heads.arc_scores).argmax[0]
                 counts.setdefault("model", Counts()).add(tokens, best, heads.marginals[0])

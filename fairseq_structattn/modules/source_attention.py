@@ -1,27 +1,62 @@
-"""Syntactic attention: every source word attends to its head in a latent dependency tree."""
+"""Source attention: every source word attends to its head in a latent dependency tree (syntactic attention of Kim et
+al. 2017)."""
 
-from typing import Callable, NamedTuple
+import functools
+from typing import Callable, Dict, List, NamedTuple, Type
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_structattn.distributions import IndependentHeads, ProjectiveTree, SpanningTree, StructuredDistribution
+from fairseq_structattn.distributions import IndependentHeads, distribution_names, get_distribution
+from fairseq_structattn.distributions.arcs import ArcDistribution
+from fairseq_structattn.distributions.trees import ROOTS, DependencyTree
 from fairseq_structattn.modules.recurrent import SentenceRNN
 
-# From arc scores [batch, n+1, n], lengths [batch] and "single" or "multi" to a distribution over the heads of n words.
-HEADS = {
-    "softmax": lambda scores, words, roots: IndependentHeads(scores, words),
-    "projective-tree": ProjectiveTree,
-    "spanning-tree": SpanningTree,
-}
-
-
 BOUNDS = ("none", "tanh")
+# Of one position, softmax is a distribution over positions; of the heads of all words, it is one for each word.
+SOFTMAX = "softmax"
+
+# From arc scores [batch, n+1, n] and lengths [batch] to a distribution over the heads of n words.
+HeadsOf = Callable[[Tensor, Tensor], ArcDistribution]
 
 
-class SoftHeads(NamedTuple):
-    """What syntactic attention finds in a batch of sentences, right-padded, ``</s>`` last.
+def source_attention_names() -> List[str]:
+    """Distributions over the heads of words: ``softmax``, independent heads, and every registered
+    :class:`~fairseq_structattn.distributions.arcs.ArcDistribution`."""
+    return list(_over_arcs())
+
+
+def _over_arcs() -> Dict[str, Type[ArcDistribution]]:
+    found: Dict[str, Type[ArcDistribution]] = {SOFTMAX: IndependentHeads}
+    for name in distribution_names():
+        cls = get_distribution(name)
+        if issubclass(cls, ArcDistribution):
+            found[name] = cls
+    return found
+
+
+def heads_of(name: str, roots: str) -> HeadsOf:
+    """How the distribution registered as `name` is made of arc scores.
+
+    Args:
+        name: one of :func:`source_attention_names`
+        roots: ``"multi"`` or ``"single"``, how many words may hang on the root; read by trees only
+
+    Raises:
+        ValueError: another name, or other roots
+    """
+    known = _over_arcs()
+    if name not in known:
+        raise ValueError(f"unknown distribution over heads {name!r}; choose one of: {', '.join(known)}")
+    if roots not in ROOTS:
+        raise ValueError(f"roots is {roots!r}; choose one of: {', '.join(ROOTS)}")
+    cls = known[name]
+    return functools.partial(cls, roots=roots) if issubclass(cls, DependencyTree) else cls
+
+
+class ExpectedHeads(NamedTuple):
+    """What source attention finds in a batch of sentences, right-padded, ``</s>`` last.
 
     Attributes:
         distribution: over the heads of the n words of each sentence, ``</s>`` left out: ``marginals`` and ``argmax``
@@ -29,7 +64,7 @@ class SoftHeads(NamedTuple):
         vectors: expected heads ``[batch, src_len, state_dim]``; 0 for ``</s>`` and on padding
     """
 
-    distribution: StructuredDistribution
+    distribution: ArcDistribution
     vectors: Tensor
 
 
@@ -105,22 +140,24 @@ class UniformArcs(nn.Module):
 SCORERS = {"parser": ArcScorer, "biaffine": BiaffineArcScorer, "uniform": UniformArcs}
 
 
-class ParserAttention(nn.Module):
-    """Soft heads: the expectation of each word's head (Kim et al. 2017, sections 3.2 and 4.1).
+class SourceAttention(nn.Module):
+    """The expectation of each word's head (Kim et al. 2017, sections 3.2 and 4.1).
 
     Args:
         scorer: of arcs, such as :class:`ArcScorer`
-        distribution: a key of :data:`HEADS`
+        distribution: one of :func:`source_attention_names`
         roots: ``"multi"``, any number of words hang on the root, as in the paper; ``"single"``, exactly one does
+
+    Raises:
+        ValueError: an unknown distribution or other roots
     """
 
     def __init__(self, scorer: nn.Module, distribution: str, roots: str):
         super().__init__()
         self.scorer = scorer
-        self.heads: Callable[..., StructuredDistribution] = HEADS[distribution]
-        self.roots = roots
+        self.heads_of = heads_of(distribution, roots)
 
-    def forward(self, embedded: Tensor, states: Tensor, lengths: Tensor) -> SoftHeads:
+    def forward(self, embedded: Tensor, states: Tensor, lengths: Tensor) -> ExpectedHeads:
         """Parses a batch of sentences, right-padded, the root symbol first and ``</s>`` last.
 
         Args:
@@ -129,9 +166,9 @@ class ParserAttention(nn.Module):
             lengths: ``[batch]``, ``</s>`` included, the root not
         """
         distribution, expected = self.expect(embedded[:-1], states[:, :-1], (lengths - 1).clamp(min=0))
-        return SoftHeads(distribution, F.pad(expected, (0, 0, 0, 1)))
+        return ExpectedHeads(distribution, F.pad(expected, (0, 0, 0, 1)))
 
-    def expect(self, embedded: Tensor, states: Tensor, words: Tensor) -> SoftHeads:
+    def expect(self, embedded: Tensor, states: Tensor, words: Tensor) -> ExpectedHeads:
         """Parses a batch of sentences without ``</s>``, right-padded, the root symbol first.
 
         Args:
@@ -145,6 +182,6 @@ class ParserAttention(nn.Module):
         scores = self.scorer(embedded, words)
         # Below float32 inference would not be exact.
         scores = scores if scores.dtype == torch.float64 else scores.float()
-        distribution = self.heads(scores, words, self.roots)
+        distribution = self.heads_of(scores, words)
         marginals = distribution.marginals.to(states.dtype)
-        return SoftHeads(distribution, torch.bmm(marginals.transpose(1, 2), states))
+        return ExpectedHeads(distribution, torch.bmm(marginals.transpose(1, 2), states))

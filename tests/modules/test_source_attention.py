@@ -1,15 +1,17 @@
-"""Syntactic attention against its formulas, sentence by sentence."""
+"""Source attention against its formulas, sentence by sentence."""
 
 import pytest
 import torch
 
-from fairseq_structattn.distributions import ProjectiveTree
-from fairseq_structattn.modules.parser_attention import (
-    HEADS,
+from fairseq_structattn.distributions import IndependentHeads, ProjectiveTree, register_distribution
+from fairseq_structattn.distributions.registry import _DISTRIBUTIONS
+from fairseq_structattn.modules.source_attention import (
     ArcScorer,
     BiaffineArcScorer,
-    ParserAttention,
+    SourceAttention,
     UniformArcs,
+    heads_of,
+    source_attention_names,
 )
 
 EMBED, STATE = 4, 3
@@ -25,7 +27,7 @@ def inputs():
 
 def parser(distribution="projective-tree", roots="multi", bound="none", scorer=ArcScorer, **options):
     torch.manual_seed(1)
-    return ParserAttention(scorer(EMBED, 5, bound, **options), distribution, roots).double()
+    return SourceAttention(scorer(EMBED, 5, bound, **options), distribution, roots).double()
 
 
 def test_arc_scores_follow_the_formula(inputs):
@@ -86,7 +88,7 @@ def test_vectors_are_expected_heads_and_nothing_for_the_end_of_a_sentence(inputs
         assert not heads.vectors[item, words:].any()
 
 
-@pytest.mark.parametrize("distribution", HEADS)
+@pytest.mark.parametrize("distribution", source_attention_names())
 @pytest.mark.parametrize("roots", ("multi", "single"))
 def test_heads_are_distributions_over_words_and_root(inputs, distribution, roots):
     heads = parser(distribution, roots)(*inputs, LENGTHS)
@@ -98,7 +100,7 @@ def test_heads_are_distributions_over_words_and_root(inputs, distribution, roots
 
 
 @pytest.mark.parametrize("scorer", [ArcScorer, BiaffineArcScorer])
-@pytest.mark.parametrize("distribution", HEADS)
+@pytest.mark.parametrize("distribution", source_attention_names())
 def test_gradients_reach_every_parameter(inputs, distribution, scorer):
     module = parser(distribution, scorer=scorer)
     module(*inputs, LENGTHS).vectors.pow(2).sum().backward()
@@ -116,6 +118,31 @@ def test_sentences_without_an_end_are_parsed_as_those_with_one(inputs):
 
 
 def test_uniform_trees_need_no_words(inputs):
-    module = ParserAttention(UniformArcs(EMBED, 5, "none"), "projective-tree", "multi").double()
+    module = SourceAttention(UniformArcs(EMBED, 5, "none"), "projective-tree", "multi").double()
     heads = module(*inputs, LENGTHS).distribution
     torch.testing.assert_close(heads.log_partition.exp(), heads.support_size)
+
+
+def test_any_registered_distribution_over_arcs_will_do(inputs, monkeypatch):
+    monkeypatch.setattr(_DISTRIBUTIONS, "_classes", dict(_DISTRIBUTIONS._classes))
+
+    @register_distribution("near-heads")
+    class NearHeads(IndependentHeads):
+        """A softmax for each word, as one of somebody else's."""
+
+    assert source_attention_names() == ["softmax", "near-heads", "projective-tree", "spanning-tree"]
+    heads = parser("near-heads")(*inputs, LENGTHS)
+    assert type(heads.distribution) is NearHeads
+    torch.testing.assert_close(heads.vectors, parser("softmax")(*inputs, LENGTHS).vectors)
+
+
+@pytest.mark.parametrize(
+    "name, roots, message",
+    [
+        ("linear-chain", "multi", "over heads 'linear-chain'; choose one of: softmax, projective-tree"),
+        ("softmax", "two", "roots is 'two'; choose one of: single, multi"),
+    ],
+)
+def test_what_is_not_known_is_refused(name, roots, message):
+    with pytest.raises(ValueError, match=message):
+        heads_of(name, roots)
