@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the package with what its tests need, then runs ruff and the tests.
+# Installs the package with what its tests need, then runs ruff, mypy and the tests.
 #
 #   bash scripts/test.sh                            in the active environment, or in .venv (made where there is none)
 #   bash scripts/test.sh python3.10                 with that interpreter, in .venv-3.10
@@ -23,5 +23,8 @@ structattn_install test,fast,quickstart,plot "$interpreter"
 cd "$STRUCTATTN_ROOT"
 structattn_say "ruff"
 "$STRUCTATTN_PYTHON" -m ruff check .
+"$STRUCTATTN_PYTHON" -m ruff format --check .
+structattn_say "mypy"
+"$STRUCTATTN_PYTHON" -m mypy
 structattn_say "pytest, $("$STRUCTATTN_PYTHON" --version)"
-"$STRUCTATTN_PYTHON" -m pytest "$@"
+"$STRUCTATTN_PYTHON" -m pytest --durations=25 "$@"
