@@ -35,7 +35,7 @@ SYSTEMS = {
 # Rate 0.01 and norm 40 of the sum over 32 questions, as published, are 0.32 and 1.25 of their mean.
 HALVED = [str(0.32 * 0.5 ** (epoch // 25)) for epoch in range(100)]
 PUBLISHED = f"--optimizer sgd --lr {','.join(HALVED)} --clip-norm 1.25 --batch-size 32 --max-epoch 100".split()
-TUNED = [*PUBLISHED, *"--linear-start-epochs 20 --age-noise 0.1 --max-facts 50".split()]
+TUNED = [*PUBLISHED, *"--linear-start-epochs 20 --age-noise 0.1 --embed-dim 50".split()]
 SETTINGS = {"published": PUBLISHED, "tuned": TUNED}
 SPLITS = ("valid", "test")
 COLUMNS = ("task", "system", "setting", "seed", "fingerprint")
