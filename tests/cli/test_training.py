@@ -1,10 +1,7 @@
 """Training as people do it: interrupted, with gathered updates, with odd batches, with wrong options, with hydra."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,48 +36,13 @@ INTERRUPTED_AFTER, LAST_UPDATE = 12, 20
 WIDE = ["--num-batch-buckets", "3", "--required-seq-len-multiple", "8", "--max-tokens", "256"]
 ADAPTIVE = ["--adaptive-softmax-cutoff", "8,16", "--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
 
-# A process for each command, as fairseq's globals demand, but forked: most of a command's time goes into imports.
-DRIVER = """
-import importlib, json, os, sys
-import fairseq_cli.train, fairseq_cli.generate  # in this order: the first one sets the format of the log
-jobs, codes = json.load(sys.stdin), []
-for job in jobs:
-    child = os.fork()
-    if child == 0:
-        output = os.open(job["output"], os.O_WRONLY | os.O_CREAT)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.argv = [job["command"]] + job["args"]
-        importlib.import_module("fairseq_cli." + job["command"]).cli_main()
-        sys.exit()
-    codes.append(os.waitpid(child, 0)[1])
-print(json.dumps(codes))
-"""
 
-
-class Ended(NamedTuple):
-    """A command that has ended: its exit status, 0 if all is well, and what it printed."""
-
-    status: int
-    output: str
-
-
-def run_jobs(commands, root):
-    """Runs `commands`, name → (fairseq command, arguments); returns name → `Ended`."""
-    jobs = []
-    for number, (command, args) in enumerate(commands.values()):
-        args = [*args, "--user-dir", PACKAGE, "--cpu"]
-        jobs.append({"command": command, "args": [str(arg) for arg in args], "output": str(root / f"{number}.log")})
-    driver = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps(jobs),
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        check=True,
-    )
-    codes = json.loads(driver.stdout.splitlines()[-1])
-    return {name: Ended(code, Path(job["output"]).read_text()) for name, code, job in zip(commands, codes, jobs)}
+def run_jobs(run_fairseq, commands):
+    """Runs `commands`, name → (fairseq command, arguments); returns name → how it has ended."""
+    return {
+        name: run_fairseq.end(command, *args, "--user-dir", PACKAGE, "--cpu")
+        for name, (command, args) in commands.items()
+    }
 
 
 def training(corpus, root, name, *args):
@@ -108,7 +70,7 @@ class Runs(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def runs(tiny_corpus, tmp_path_factory):
+def runs(run_fairseq, tiny_corpus, tmp_path_factory):
     """All trainings that ought to work, and translations with their models."""
     root = tmp_path_factory.mktemp("runs")
 
@@ -130,7 +92,7 @@ def runs(tiny_corpus, tmp_path_factory):
         "adaptive": train("adaptive", *CRF, *ADAPTIVE, *ADAM, "--batch-size", 16, "--max-epoch", 3),
         "adaptive translations": generate("adaptive"),
     }
-    return Runs(root, run_jobs(commands, root))
+    return Runs(root, run_jobs(run_fairseq, commands))
 
 
 def updates(output):
@@ -221,12 +183,11 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def refused(tiny_corpus, tmp_path_factory):
+def refused(run_fairseq, tiny_corpus, tmp_path_factory):
     root = tmp_path_factory.mktemp("wrong")
     right = [*CRF, *OURS, *ADAM, "--batch-size", "16", "--max-update", "1"]
-    return run_jobs(
-        {name: training(tiny_corpus, root, name, *right, *wrong) for name, (wrong, _, _) in WRONG.items()}, root
-    )
+    wrong = {name: training(tiny_corpus, root, name, *right, *given) for name, (given, _, _) in WRONG.items()}
+    return run_jobs(run_fairseq, wrong)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -5,6 +5,7 @@ The parent sends the server a line of JSON for each command, and reads one with 
 """
 
 import json
+import logging
 import os
 import runpy
 import subprocess
@@ -12,10 +13,18 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 OUTPUT_TAIL = 4000
 # On a machine with GPUs, --cpu alone does not keep fairseq from counting them as workers.
 SETTINGS = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class Ended(NamedTuple):
+    """A command that has ended: its exit status, 0 if all is well, and what it printed, stdout and stderr as one."""
+
+    status: int
+    output: str
 
 
 class FairseqCommands:
@@ -25,23 +34,25 @@ class FairseqCommands:
         self._server = None
 
     def __call__(self, command, *args, stdin="", cwd=None, env=None):
-        """Runs fairseq's `command` ("train", "generate", "hydra_train" …); returns what it printed, stdout and stderr
-        as one.
+        """Runs fairseq's `command` ("train", "generate", "hydra_train" …); returns what it printed.
 
         Raises:
             RuntimeError: it has failed; the message has the end of what it printed
         """
+        status, output = self.end(command, *args, stdin=stdin, cwd=cwd, env=env)
+        if status != 0:
+            raise RuntimeError(f"fairseq {command} ended with {status}:\n{output[-OUTPUT_TAIL:]}")
+        return output
+
+    def end(self, command, *args, stdin="", cwd=None, env=None):
+        """Runs a command that may fail; returns how it has :class:`Ended`."""
         with tempfile.TemporaryDirectory() as folder:
             given, printed = Path(folder, "stdin"), Path(folder, "stdout")
             given.write_text(stdin, encoding="utf-8")
             printed.touch()
             job = {"command": command, "args": [str(arg) for arg in args], "stdin": str(given), "stdout": str(printed)}
             job.update(cwd=None if cwd is None else str(cwd), env={**os.environ, **(env or {})})
-            status = self._ask(job)
-            output = printed.read_text(encoding="utf-8")
-        if status != 0:
-            raise RuntimeError(f"fairseq {command} ended with {status}:\n{output[-OUTPUT_TAIL:]}")
-        return output
+            return Ended(self._ask(job), printed.read_text(encoding="utf-8"))
 
     def _ask(self, job):
         if self._server is None:
@@ -101,6 +112,9 @@ def main():
     import sacrebleu  # noqa: F401
     import torch  # noqa: F401
 
+    # A warning during the import has set up the log; each command does so in its own way, where nobody has before.
+    logging.root.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         child = os.fork()
