@@ -24,7 +24,10 @@ cd "$STRUCTATTN_ROOT"
 structattn_say "ruff"
 "$STRUCTATTN_PYTHON" -m ruff check .
 "$STRUCTATTN_PYTHON" -m ruff format --check .
-structattn_say "mypy"
-"$STRUCTATTN_PYTHON" -m mypy
+# What torch and numpy say of their types differs from release to release; the newest ones are agreed with.
+if "$STRUCTATTN_PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    structattn_say "mypy"
+    "$STRUCTATTN_PYTHON" -m mypy
+fi
 structattn_say "pytest, $("$STRUCTATTN_PYTHON" --version)"
 "$STRUCTATTN_PYTHON" -m pytest --durations=25 "$@"
