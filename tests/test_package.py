@@ -98,6 +98,13 @@ def test_tools_are_imported_without_what_only_some_need():
     run_without(("matplotlib", "sacrebleu", "fairseq", "arabic_reshaper", "bidi"), program, *tools)
 
 
+def test_nobody_edits_the_search_path():
+    """Scripts import the package, which is installed, and what lies beside them, which Python finds by itself."""
+    scripts = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "scripts").rglob("*.py")]
+    assert len(scripts) > 120
+    assert [path for path in scripts if "sys.path" in path.read_text(encoding="utf-8")] == []
+
+
 def test_console_commands_are_the_tools():
     setup = configparser.ConfigParser()
     setup.read(PACKAGE.parent / "setup.cfg", encoding="utf-8")

@@ -207,6 +207,12 @@ def test_hydra():
 # What is told
 
 
+def test_the_version_of_torch_is_one_of_the_tested():
+    (version,) = re.findall(r"pip install (torch==[\d.]+) ", (ROOT / "README.md").read_text(encoding="utf-8"))
+    tested = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert version in re.findall(r"^torch==[\d.]+", tested, re.MULTILINE)
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
 
