@@ -482,6 +482,7 @@ def _build_attention(options: RNNOptions) -> Optional[StructuredAttention]:
         coverage=options.attention_coverage,
         coverage_size=options.attention_coverage_size,
         max_fertility=options.attention_max_fertility,
+        couplings=options.attention_couplings,
     )
 
 

@@ -5,10 +5,11 @@ from typing import Collection, Dict, List, Optional
 
 from fairseq.dataclass import FairseqDataclass
 
-from fairseq_structattn.distributions import distribution_names
+from fairseq_structattn.distributions import distribution_names, get_distribution
 from fairseq_structattn.distributions.trees import ROOTS
 from fairseq_structattn.modules.attention import NORMALIZATIONS
 from fairseq_structattn.modules.bridge import STARTS
+from fairseq_structattn.modules.couplings import COUPLINGS, SHARED_COUPLINGS
 from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import CELLS
@@ -68,6 +69,11 @@ class RNNOptions(FairseqDataclass):
     attention_normalize: str = _option(
         "none", "sum: divide marginals by their sum before scaling; none: use them as they are"
     )
+    attention_couplings: str = _option(
+        SHARED_COUPLINGS,
+        "what pairwise potentials depend on: shared (one table for all), query (a table for each target word), "
+        "neighbours (a table for each pair of source states)",
+    )
     attention_coverage: str = _option(
         NO_COVERAGE,
         "what the score knows of the weights of earlier steps: none, sum (their sum), fertility (their sum in relation "
@@ -125,6 +131,7 @@ class RNNOptions(FairseqDataclass):
     def check(self) -> None:
         """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
         self._check_choices()
+        self._check_couplings()
         self._check_numbers()
         if self.decoder_start != "zero" and self.encoder_layers == 0:
             raise ValueError(
@@ -155,6 +162,16 @@ class RNNOptions(FairseqDataclass):
                 f"{self.source_dim()}, or choose --attention-score general"
             )
 
+    def _check_couplings(self) -> None:
+        if self.attention_couplings == SHARED_COUPLINGS:
+            return
+        without = self.attention_distribution == NO_ATTENTION
+        if without or "pairwise" not in get_distribution(self.attention_distribution).parameter_shapes():
+            raise ValueError(
+                f"--attention-couplings {self.attention_couplings} needs pairwise potentials, which "
+                f"--attention-distribution {self.attention_distribution} has not: choose linear-chain, or leave it out"
+            )
+
     def _check_choices(self) -> None:
         choices: Dict[str, Collection[str]] = {
             "cell": CELLS,
@@ -164,6 +181,7 @@ class RNNOptions(FairseqDataclass):
             "attention_score": score_names(),
             "attention_query": QUERIES,
             "attention_normalize": NORMALIZATIONS,
+            "attention_couplings": COUPLINGS,
             "attention_coverage": COVERAGES,
             "source_attention": [NO_ATTENTION, *source_attention_names()],
             "arc_score": SCORERS,

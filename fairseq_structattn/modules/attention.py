@@ -1,13 +1,14 @@
 """Attention as the expectation of a latent variable: score → distribution → expectation."""
 
 import functools
-from typing import Callable, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution, get_distribution
+from fairseq_structattn.modules.couplings import COUPLINGS, SHARED_COUPLINGS
 from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
 from fairseq_structattn.modules.repeated_product import RepeatedProduct
 from fairseq_structattn.modules.scores import build_score
@@ -29,6 +30,8 @@ class AttentionSource(NamedTuple):
             ``[batch, src_len, src_len-1]``, one row per head, the root first
         coverage: where the score knows of coverage, what
             :attr:`~fairseq_structattn.modules.coverage.Coverage.source_projection` makes of the values
+        couplings: where pairwise potentials are more than one table, what
+            :meth:`~fairseq_structattn.modules.couplings.Couplings.prepare` makes of the values
     """
 
     keys: Tensor
@@ -36,6 +39,7 @@ class AttentionSource(NamedTuple):
     lengths: Tensor
     arcs: Optional[Tensor] = None
     coverage: Optional[Tensor] = None
+    couplings: Optional[Tensor] = None
 
     def reorder(self, new_order: Tensor) -> "AttentionSource":
         """Sentences `new_order` ``[new_batch]`` of this batch."""
@@ -65,6 +69,7 @@ class StructuredAttention(nn.Module):
             step by step, by :meth:`for_steps`
         coverage_size: size of a coverage that leaves it open, ``"gru"``
         max_fertility: N of coverage with fertility
+        couplings: a key of :data:`~fairseq_structattn.modules.couplings.COUPLINGS`: what pairwise potentials depend on
 
     Attributes:
         tables: what the distribution has learned beside the scores, such as the pairwise potentials of the chain
@@ -86,8 +91,11 @@ class StructuredAttention(nn.Module):
         coverage: str = NO_COVERAGE,
         coverage_size: int = 10,
         max_fertility: float = 2.0,
+        couplings: str = SHARED_COUPLINGS,
     ):
         super().__init__()
+        if couplings not in COUPLINGS:
+            raise ValueError(f"couplings is {couplings!r}; choose one of: {', '.join(COUPLINGS)}")
         if normalize not in NORMALIZATIONS:
             raise ValueError(f"normalize is {normalize!r}; choose one of: {', '.join(NORMALIZATIONS)}")
         if coverage not in COVERAGES:
@@ -108,6 +116,11 @@ class StructuredAttention(nn.Module):
         if COVERAGES[coverage] is not None:
             key_dim = self.score.key_projection(torch.empty(1, 1, source_dim)).size(-1)
             self.coverage = COVERAGES[coverage](query_dim, source_dim, key_dim, coverage_size, max_fertility)
+        self.couplings = None
+        if COUPLINGS[couplings] is not None:
+            if "pairwise" not in self.tables:
+                raise ValueError(f"couplings is {couplings!r}, and {distribution!r} has no pairwise potentials")
+            self.couplings = COUPLINGS[couplings](query_dim, source_dim, self.tables["pairwise"].size(-1))
 
     def prepare(self, states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None) -> AttentionSource:
         """Does once what depends on the source only.
@@ -119,7 +132,8 @@ class StructuredAttention(nn.Module):
         """
         project = None if self.coverage is None else self.coverage.source_projection
         coverage = None if project is None else project(states)
-        return AttentionSource(self.score.key_projection(states), states, lengths, arcs, coverage)
+        couplings = None if self.couplings is None else self.couplings.prepare(states)
+        return AttentionSource(self.score.key_projection(states), states, lengths, arcs, coverage, couplings)
 
     def forward(self, query: Tensor, source: AttentionSource) -> Tuple[Tensor, Tensor]:
         """Attends to the source from every query.
@@ -151,7 +165,7 @@ class StructuredAttention(nn.Module):
         """The distribution itself, one per target step (batch shape ``[batch, tgt_len]``), with all that it can tell:
         marginals, the most likely structure, samples, entropy."""
         if self.coverage is None:
-            return self.distribution_of(self.score(query, source.keys), source)
+            return self.distribution_of(self.score(query, source.keys), query, source)
         attend = self.for_steps(source)
         for step in query.split(1, 1):
             attend(step)
@@ -162,15 +176,22 @@ class StructuredAttention(nn.Module):
         weights = self.weights_of(posterior).to(source.values.dtype)
         return torch.bmm(weights, source.values), weights
 
-    def distribution_of(self, scores: Tensor, source: AttentionSource) -> StructuredDistribution:
-        """The distribution for scores ``[batch, tgt_len, src_len]`` of the source positions."""
+    def distribution_of(self, scores: Tensor, query: Tensor, source: AttentionSource) -> StructuredDistribution:
+        """The distribution for scores ``[batch, tgt_len, src_len]`` of the source positions, which `query` gives."""
         # Below float32 neither inference nor the sum of the marginals would be exact.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if source.arcs is None:
-            return self._from_scores(scores, source.lengths.unsqueeze(-1), **self.tables)
+            tables = self._tables_of(query, source)
+            return self._from_scores(scores, source.lengths.unsqueeze(-1), **tables)
         words = (source.lengths - 1).clamp(min=0).unsqueeze(-1)
         arcs = source.arcs.to(scores.dtype).unsqueeze(1)
         return self._from_scores(scores[..., :-1], words, arc_scores=arcs)
+
+    def _tables_of(self, query: Tensor, source: AttentionSource) -> Dict[str, Tensor]:
+        tables = dict(self.tables.items())
+        if self.couplings is not None:
+            tables["pairwise"] = tables["pairwise"].float() + self.couplings(query, source.couplings)
+        return tables
 
     @staticmethod
     def position_marginals(distribution: StructuredDistribution) -> Tensor:
@@ -201,6 +222,7 @@ class AttentionSteps:
         self._attention, self._source = attention, source
         self._context_of = RepeatedProduct(source.values)
         self._scores: List[Tensor] = []
+        self._queries: List[Tensor] = []
         self._scores_of: Callable[..., Tensor]
         if attention.coverage is None:
             self._scores_of = attention.score.for_steps(source.keys)
@@ -217,11 +239,13 @@ class AttentionSteps:
         attention, source = self._attention, self._source
         scores = self._scores_of(query) if self.coverage is None else self._scores_of(query, self.coverage)
         self._scores.append(scores)
-        weights = attention.weights_of(attention.distribution_of(scores, source)).to(source.values.dtype)
+        self._queries.append(query)
+        weights = attention.weights_of(attention.distribution_of(scores, query, source)).to(source.values.dtype)
         if self.coverage is not None:
             self.coverage = attention.coverage(self.coverage, weights.squeeze(1), query.squeeze(1), source.coverage)
         return self._context_of(weights), weights
 
     def posterior(self) -> StructuredDistribution:
         """The distributions of all steps so far as one, of batch shape ``[batch, steps]``."""
-        return self._attention.distribution_of(torch.cat(self._scores, 1), self._source)
+        scores, queries = torch.cat(self._scores, 1), torch.cat(self._queries, 1)
+        return self._attention.distribution_of(scores, queries, self._source)

@@ -14,6 +14,8 @@ VARIANTS = {
     "bridged from a deeper encoder": {
         "arch": "structattn_rnn", "decoder_start": "bridge", "encoder_layers": 3, "decoder_layers": 1,
     },
+    "couplings of the query": {"arch": "structattn_rnn_crf", "attention_couplings": "query", "input_feeding": True},
+    "couplings of neighbours": {"arch": "structattn_rnn_crf", "attention_couplings": "neighbours"},
     "coverage, general score": {"arch": "structattn_rnn", "attention_coverage": "sum"},
     "coverage by fertility, chain, input feeding": {
         "arch": "structattn_rnn_crf", "attention_coverage": "fertility", "input_feeding": True,

@@ -115,3 +115,45 @@ def test_steps_of_attention_over_trees_equal_one_call():
     attend = attention.for_steps(source)
     steps = torch.cat([attend(step.unsqueeze(1))[0] for step in query.unbind(1)], 1)
     torch.testing.assert_close(steps, attention(query, source)[0])
+
+
+@pytest.mark.parametrize("couplings", ["query", "neighbours"])
+def test_couplings_add_to_the_table(couplings):
+    attention, query, source, _, weights = attend("linear-chain", couplings=couplings)
+    table, layer = attention.tables["pairwise"], attention.couplings
+    scores = query @ source.keys.transpose(1, 2)
+    for item, length in enumerate(LENGTHS):
+        for step in range(query.size(1)):
+            if couplings == "query":
+                added = layer.projection(query[item, step]).view(2, 2).expand(length - 1, 2, 2)
+            else:
+                left, right = (source.values[item, :length] @ part.weight.t() for part in (layer.left, layer.right))
+                hidden = torch.tanh(left[:-1] + layer.left.bias + right[1:])
+                added = (hidden @ layer.projection.weight.t()).view(-1, 2, 2)
+            chain = LinearChain(scores[item, step, :length], table + added)
+            torch.testing.assert_close(weights[item, step, :length], chain.marginals)
+
+
+@pytest.mark.parametrize("couplings", ["query", "neighbours"])
+def test_couplings_are_those_of_the_step_in_attention_step_by_step(couplings):
+    attention, query, source, contexts, weights = attend("linear-chain", couplings=couplings)
+    steps = attention.for_steps(source)
+    found = [steps(step) for step in query.split(1, 1)]
+    torch.testing.assert_close(torch.cat([weight for _, weight in found], 1), weights)
+    torch.testing.assert_close(steps.posterior().marginals, attention.posterior(query, source).marginals)
+    contexts.pow(2).sum().backward()
+    for name, parameter in attention.named_parameters():
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_one_word_has_no_neighbours():
+    attention = StructuredAttention(6, 4, distribution="linear-chain", couplings="neighbours")
+    _, weights = attention(torch.randn(2, 3, 6), attention.prepare(torch.randn(2, 1, 4), torch.tensor([1, 1])))
+    assert weights.shape == (2, 3, 1)
+
+
+def test_couplings_need_pairwise_potentials():
+    with pytest.raises(ValueError, match="couplings is 'query', and 'softmax' has no pairwise potentials"):
+        StructuredAttention(6, 4, couplings="query")
+    with pytest.raises(ValueError, match="couplings is 'x'; choose one of: shared, query, neighbours"):
+        StructuredAttention(6, 4, distribution="linear-chain", couplings="x")
