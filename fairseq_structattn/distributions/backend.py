@@ -2,27 +2,43 @@
 
 ``auto`` (the default) takes the fastest one that the device, the dtype and the potentials allow; ``cuda`` insists on
 the Triton kernels, ``cpu`` on the kernels compiled for the CPU; ``reference`` takes the plain PyTorch specification
-everywhere, which is slower. The environment variable ``STRUCTATTN_BACKEND`` sets the choice for a process,
-:func:`use_backend` for a block of code.
+everywhere, which is slower; ``paper`` the backward pass of Kim et al. (2017), which is slower still. The environment
+variable ``STRUCTATTN_BACKEND`` sets the choice for a process, :func:`use_backend` for a block of code.
+
+A model's package has a module for each kind of implementation, all with the same functions. This is the one place that
+chooses among them: a distribution asks :func:`implementation`, once for each inference.
 """
 
 import functools
+import importlib
+import importlib.util
 import logging
 import os
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Iterator, List, Optional, Tuple
+from types import ModuleType
+from typing import Dict, Iterator, List, Optional, Tuple
 
 import torch
 
 from .kernels import numba_compile, triton_launch
 
-BACKENDS = ("auto", "cuda", "cpu", "reference")
+BACKENDS = ("auto", "cuda", "cpu", "reference", "paper")
+# The modules of a model's package by the kind of implementation, the first that there is. ``plain`` is what runs under
+# ``auto`` where no kernels do.
+MODULES = {
+    "cuda": ("cuda",),
+    "cpu": ("cpu",),
+    "plain": ("log_odds", "reference"),
+    "reference": ("reference",),
+    "paper": ("signed_log", "reference"),
+}
 ENVIRONMENT_VARIABLE = "STRUCTATTN_BACKEND"
 
 logger = logging.getLogger(__name__)
 
+_loaded: Dict[str, ModuleType] = {}
 _override: ContextVar[Optional[str]] = ContextVar("structattn_backend", default=None)
 # The blocks that are open in the main thread, each with an identity, as tasks of an event loop may close them in any
 # order.
@@ -43,8 +59,26 @@ def current_backend() -> str:
     return _checked(os.environ.get(ENVIRONMENT_VARIABLE) or "auto", ENVIRONMENT_VARIABLE)
 
 
-def compiled_for(device: torch.device) -> Optional[str]:
-    """The compiled kernels to run on tensors of ``device``: ``"cuda"``, ``"cpu"``, or ``None`` for plain PyTorch.
+def implementation(package: str, device: torch.device) -> ModuleType:
+    """The module of a model's package that computes on ``device``, by the backend in force.
+
+    Args:
+        package: its name, such as ``fairseq_structattn.distributions.linear_chain``.
+        device: of the potentials.
+
+    Raises:
+        ValueError, ImportError, RuntimeError: as :func:`kind_of_implementation`.
+    """
+    return _loaded[_load(package, kind_of_implementation(device))]
+
+
+def prefers_float32(device: torch.device) -> bool:
+    """Whether what runs on ``device`` is the quicker for computing in float32, as kernels of GPUs are."""
+    return kind_of_implementation(device) == "cuda"
+
+
+def kind_of_implementation(device: torch.device) -> str:
+    """A key of :data:`MODULES`, for tensors of ``device``, by the backend in force.
 
     Under ``auto``, a GPU on which the kernels cannot run computes in plain PyTorch, after one warning that says why.
 
@@ -54,10 +88,10 @@ def compiled_for(device: torch.device) -> Optional[str]:
         RuntimeError: the backend in force is ``cuda``, and something else keeps the kernels from running.
     """
     backend = current_backend()
-    if backend == "reference":
-        return None
+    if backend in ("reference", "paper"):
+        return backend
     if backend == "auto":
-        return device.type if _is_usable(device) else None
+        return device.type if _is_usable(device) else "plain"
     if backend == "cpu" and not numba_compile.available():
         raise ImportError("backend 'cpu' needs numba: pip install numba, or choose 'auto' or 'reference'")
     if backend == "cuda":
@@ -77,9 +111,23 @@ def compiled_for(device: torch.device) -> Optional[str]:
     return backend
 
 
+def _load(package: str, kind: str) -> str:
+    """The name of a module that is in ``_loaded`` then. (A module is no constant that ``torch.compile`` knows.)"""
+    name = _name(package, kind)
+    if name not in _loaded:
+        _loaded[name] = importlib.import_module(name)
+    return name
+
+
+@functools.lru_cache(maxsize=None)
+def _name(package: str, kind: str) -> str:
+    names = (f"{package}.{name}" for name in MODULES[kind])
+    return next(name for name in names if importlib.util.find_spec(name))
+
+
 # torch.compile, which cannot read a context variable, asks once, when it compiles. (What torch.compiler's
 # assume_constant_result does, without the seconds that its import costs.)
-for function in (current_backend, compiled_for):
+for function in (current_backend, kind_of_implementation, _load):
     function._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
@@ -111,7 +159,7 @@ def use_backend(name: str) -> Iterator[None]:
     A function of ``torch.compile`` keeps the backend that was in force when it was compiled.
 
     Raises:
-        ValueError: ``name`` is not one of ``auto``, ``cuda``, ``cpu``, ``reference``.
+        ValueError: ``name`` is not one of ``auto``, ``cuda``, ``cpu``, ``reference``, ``paper``.
     """
     token = _override.set(_checked(name, "use_backend"))
     block = (object(), name)

@@ -1,6 +1,5 @@
 """What projective and non-projective dependency trees have in common."""
 
-from abc import abstractmethod
 from types import ModuleType
 from typing import Dict, Optional, Tuple
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .arcs import ArcDistribution
-from .backend import compiled_for
+from .backend import implementation, prefers_float32
 from .semirings import NEGATIVE_INFINITY
 from .structured import cached
 
@@ -20,7 +19,7 @@ class DependencyTree(ArcDistribution):
     the root, and nothing goes round in a circle. A sentence of length 0 has one tree, the empty one, and none with
     ``roots="single"``.
 
-    A subclass provides ``_algorithms``, ``_keeps_shape`` and ``support_size``.
+    A subclass provides ``_package``, ``support_size`` and, unless any tree will do, ``_keeps_shape``.
 
     Args:
         arc_scores: ``[*batch, n+1, n]``, see :class:`ArcDistribution`; arcs from a word to itself are no parts.
@@ -64,17 +63,16 @@ class DependencyTree(ArcDistribution):
 
     # What a subclass provides
 
-    @abstractmethod
-    def _algorithms(self) -> ModuleType:
-        """The implementation that the backend in force asks for: a module with, for scores ``[batch, n+1, n]`` that are
-        −inf where there is no arc, lengths ``[batch]`` and the flag ``single_root``,
+    _package: str
+    """The name of the package with the implementations: modules that have, for scores ``[batch, n+1, n]`` that are −inf
+    where there is no arc, lengths ``[batch]`` and the flag ``single_root``,
 
-        * ``expectations(scores, lengths, single_root)``: log Z ``[batch]`` and marginals ``[batch, n+1, n]``;
-        * ``argmax(scores, lengths, single_root)``: heads ``[batch, n]`` of a best tree;
-        * ``sample(scores, lengths, single_root, count, generator)``: heads ``[count, batch, n]`` of samples.
+    * ``expectations(scores, lengths, single_root)``: log Z ``[batch]`` and marginals ``[batch, n+1, n]``;
+    * ``argmax(scores, lengths, single_root)``: heads ``[batch, n]`` of a best tree;
+    * ``sample(scores, lengths, single_root, count, generator)``: heads ``[count, batch, n]`` of samples.
 
-        Heads are integers 0..n, and :data:`~.arcs.NO_HEAD` in padding and where no tree is possible.
-        """
+    Heads are integers 0..n, and :data:`~.arcs.NO_HEAD` in padding and where no tree is possible.
+    """
 
     def _keeps_shape(self, heads: Tensor) -> Tensor:
         """Whether trees, given as heads ``[*sample, *batch, n]`` with 0 in padding, have the shape asked for."""
@@ -137,9 +135,12 @@ class DependencyTree(ArcDistribution):
         return ((-2,),)
 
     def _quick_dtype(self) -> torch.dtype:
-        return self._narrow_dtype if compiled_for(self.device) == "cuda" else self.compute_dtype
+        return self._narrow_dtype if prefers_float32(self.device) else self.compute_dtype
 
     # Shared machinery
+
+    def _algorithms(self) -> ModuleType:
+        return implementation(self._package, self.device)
 
     def _structure_name(self) -> str:
         roots = " with a single root" if self.roots == "single" else ""

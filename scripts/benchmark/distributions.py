@@ -29,11 +29,10 @@ from fairseq_structattn.analysis.files import check_outputs, command
 from fairseq_structattn.analysis.results import machine, replace_rows, versions
 from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree, use_backend
 from fairseq_structattn.distributions.kernels import triton_launch
-from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradients
-from fairseq_structattn.distributions.projective_tree.signed_log import marginals as paper_trees
 
 OURS = "fairseq_structattn"
 COPY = "copy"
+WITH_PAPER = ("reference", "paper")
 # Items whose results are compared; in float64 and with a tape over the recursion, all would take long.
 CHECKED = 4
 
@@ -113,8 +112,10 @@ def identity(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def ours(function: Callable[..., Tensor], *inputs: Tensor, upstream: Tensor) -> Dict[str, System]:
-    """This package's backends for ``function``, from potentials to marginals."""
+def ours(
+    function: Callable[..., Tensor], *inputs: Tensor, upstream: Tensor, others: Sequence[str] = ("reference",)
+) -> Dict[str, System]:
+    """This package's kernels and other backends for ``function``, from potentials to marginals."""
 
     def under(backend: str) -> Callable[..., Tensor]:
         def run(*potentials: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ def ours(function: Callable[..., Tensor], *inputs: Tensor, upstream: Tensor) -> 
 
     return {
         f"{OURS} {backend}": System(list(inputs), upstream, under(backend), identity)
-        for backend in (compiled_backend(inputs[0].device), "reference")
+        for backend in (compiled_backend(inputs[0].device), *others)
     }
 
 
@@ -156,8 +157,7 @@ def binary_chains(unary: Tensor, upstream: Tensor) -> Dict[str, System]:
         transitions = torch.nn.functional.pad(table, (0, 1, 0, 1))
         return structs.LinearChainCRF(torch.stack((stays, scores), -1), transitions).marginals[..., 1]
 
-    systems = ours(lambda scores: LinearChain(scores, table).marginals, unary, upstream=upstream)
-    systems[f"{OURS} paper"] = System([unary], upstream, lambda scores: _PaperChain.apply(scores, table), identity)
+    systems = ours(lambda scores: LinearChain(scores, table).marginals, unary, upstream=upstream, others=WITH_PAPER)
     if unary.is_cuda:
         systems[COPY] = System([unary], upstream, torch.clone, identity)
     if torch_struct:
@@ -165,23 +165,6 @@ def binary_chains(unary: Tensor, upstream: Tensor) -> Dict[str, System]:
     if structs:
         systems["SuPar"] = System([unary], upstream, supar_marginals, identity)
     return systems
-
-
-class _PaperChain(torch.autograd.Function):
-    """Marginals of binary chains with the backward pass of Kim et al. 2017."""
-
-    @staticmethod
-    def forward(ctx, unary: Tensor, table: Tensor) -> Tensor:
-        ctx.save_for_backward(unary, table)
-        with use_backend("reference"):
-            return LinearChain(unary, table).marginals
-
-    @staticmethod
-    def backward(ctx, upstream: Tensor):
-        unary, table = ctx.saved_tensors
-        lengths = torch.full(unary.shape[:1], unary.shape[1], device=unary.device)
-        states, on_states = (torch.stack((torch.zeros_like(ones), ones), -1) for ones in (unary, upstream))
-        return paper_gradients(states, table, lengths, on_states)[0][..., 1], None
 
 
 def state_chains(edges: Tensor, upstream: Tensor) -> Dict[str, System]:
@@ -234,14 +217,8 @@ def trees(cls: type, torch_struct_name: str, supar_name: str) -> Callable[[Tenso
         torch_struct, structs = load("torch_struct"), load("supar.structs")
         lengths = torch.full((len(arcs),), arcs.shape[-1], device=arcs.device)
         upstream = upstream * cls(arcs).arc_mask
-        made = ours(lambda scores: cls(scores).marginals, arcs, upstream=upstream)
-        if cls is ProjectiveTree:
-            made[f"{OURS} paper"] = System(
-                [arcs],
-                upstream,
-                lambda scores: paper_trees(scores.masked_fill(~cls(arcs).arc_mask, -torch.inf), lengths),
-                identity,
-            )
+        others = WITH_PAPER if cls is ProjectiveTree else ("reference",)
+        made = ours(lambda scores: cls(scores).marginals, arcs, upstream=upstream, others=others)
         if torch_struct:
             made["torch-struct"] = System(
                 [_to_torch_struct(arcs)],

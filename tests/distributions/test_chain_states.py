@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairseq_structattn.distributions import LinearChain, use_backend
 from fairseq_structattn.distributions.kernels import numba_compile
-from fairseq_structattn.distributions.linear_chain.signed_log import paper_gradients
+from fairseq_structattn.distributions.linear_chain import signed_log
 
 INF = float("inf")
 STATES = 3
@@ -179,36 +179,52 @@ def test_compiled_kernels_agree_with_reference(seed, chains, n, states, per_edge
 # The paper's backward pass
 
 
-@pytest.mark.parametrize("states", (2, STATES))
+def results_and_gradients(name, chain_of, inputs, upstream):
+    """log Z, marginals, and the gradients of both together, by a backend."""
+    inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+    with use_backend(name):
+        chain = chain_of(*inputs)
+        parts = chain.log_partition, chain.marginals
+    scale = torch.linspace(0.5, 2, len(parts[0])).double()
+    # A chain of one position has no edges.
+    found = torch.autograd.grad(parts, inputs, (scale, upstream), allow_unused=True)
+    return parts + tuple(torch.zeros_like(i) if gradient is None else gradient for i, gradient in zip(inputs, found))
+
+
+@pytest.mark.parametrize("states", (None, 2, STATES))
 @pytest.mark.parametrize("n", (1, 2, 6))
 @pytest.mark.parametrize("scale", (1.0, 30.0))
 @pytest.mark.parametrize("forbid", (False, True))
-def test_signed_logarithms_give_the_closed_form(backend, states, n, scale, forbid):
-    unary, pairwise, _, _ = random_potentials(8, n, True, scale, states=states)
+def test_the_backend_of_the_paper_gives_the_same(states, n, scale, forbid):
+    unary, pairwise, _, _ = random_potentials(8, n, True, scale, states=states or 2)
     if forbid:
         for tensor in (unary.data, pairwise.data):
             tensor[torch.rand(tensor.shape) < 0.15] = -INF
+    unary = unary[..., 1] if states is None else unary
     lengths = torch.randint(0, n + 1, (8,))
-    upstream = torch.randn(8, n, states).double()
-    chain = LinearChain(unary, pairwise, lengths, num_states=states)
-    parts, no_edges = (chain.marginals, chain.edge_marginals), torch.zeros_like(chain.edge_marginals)
-    closed_form = torch.autograd.grad(parts, (unary, pairwise), (upstream, no_edges))
+    upstream = torch.randn(unary.shape).double()
     upstream[torch.arange(n) >= lengths[:, None]] = float("nan")
-    real = torch.arange(n) < lengths[:, None]
-    clean = unary.detach().masked_fill(~real[..., None], 0), pairwise.detach().masked_fill(~real[:, 1:, None, None], 0)
-    for actual, expected in zip(paper_gradients(*clean, lengths, upstream), closed_form):
+
+    def chain_of(unary, pairwise):
+        return LinearChain(unary, pairwise, lengths, num_states=states)
+
+    found = (results_and_gradients(name, chain_of, (unary, pairwise), upstream) for name in ("paper", "reference"))
+    for actual, expected in zip(*found):
         close(actual, expected)
 
 
-def test_signed_logarithms_give_the_closed_form_of_the_binary_chain(backend):
-    unary, pairwise = torch.randn(3, 5).double().requires_grad_(), torch.randn(2, 2).double().requires_grad_()
-    lengths, upstream = torch.tensor([5, 1, 3]), torch.randn(3, 5).double()
-    expected = torch.autograd.grad(LinearChain(unary, pairwise, lengths).marginals, (unary, pairwise), upstream)
-    states = torch.stack((torch.zeros_like(unary), unary), -1).detach()
-    on_states = torch.stack((torch.zeros_like(upstream), upstream), -1)
-    on_unary, on_edges = paper_gradients(states, pairwise.detach(), lengths, on_states)
-    close(on_unary[..., 1], expected[0])
-    close(on_edges.sum((0, 1)), expected[1])
+def test_the_backend_of_the_paper_runs_its_backward_pass(monkeypatch):
+    calls, gradients = [], signed_log.paper_gradients
+    monkeypatch.setattr(signed_log, "paper_gradients", lambda *args: calls.append(1) or gradients(*args))
+    table = torch.randn(2, 2).requires_grad_()
+    with use_backend("paper"):
+        chains = [LinearChain(torch.randn(3, 5), table, torch.tensor([5, 1, 3])) for _ in range(2)]
+        chains[0].marginals.square().sum().backward()
+        assert calls == [1]
+        # What the paper has no gradient for.
+        chains[1].entropy().sum().backward()
+        assert chains[1].sample((2,)).shape == (2, 3, 5)
+    assert calls == [1] and table.grad.isfinite().all()
 
 
 # Errors

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fairseq_structattn.distributions import backend, use_backend
-from fairseq_structattn.distributions.backend import compiled_for, current_backend
+from fairseq_structattn.distributions.backend import current_backend, kind_of_implementation
 from fairseq_structattn.distributions.kernels import numba_compile, triton_launch
 
 numba = pytest.importorskip("numba")
@@ -128,28 +128,28 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 def test_backend_decides_by_device(monkeypatch):
     monkeypatch.setattr(triton_launch, "available", lambda: True)
-    assert compiled_for(CPU) == "cpu"
-    assert compiled_for(GPU) == "cuda"
-    assert compiled_for(torch.device("meta")) is None
+    assert kind_of_implementation(CPU) == "cpu"
+    assert kind_of_implementation(GPU) == "cuda"
+    assert kind_of_implementation(torch.device("meta")) == "plain"
     with use_backend("reference"):
-        assert compiled_for(CPU) is compiled_for(GPU) is None
+        assert kind_of_implementation(CPU) == kind_of_implementation(GPU) == "reference"
     with use_backend("cpu"):
-        assert compiled_for(CPU) == "cpu"
+        assert kind_of_implementation(CPU) == "cpu"
         with pytest.raises(ValueError, match="'cpu' cannot compute on cuda; move the tensors or choose"):
-            compiled_for(GPU)
+            kind_of_implementation(GPU)
 
 
 def test_backend_cuda_computes_on_the_cpu_only_under_the_interpreter(monkeypatch):
     monkeypatch.setattr(triton_launch, "available", lambda: True)
     with use_backend("cuda"):
-        assert compiled_for(GPU) == "cuda"
+        assert kind_of_implementation(GPU) == "cuda"
         monkeypatch.setattr(triton_launch, "interpreted", lambda: True)
-        assert compiled_for(CPU) == "cuda"
+        assert kind_of_implementation(CPU) == "cuda"
         monkeypatch.setattr(triton_launch, "interpreted", lambda: False)
         with pytest.raises(ValueError, match="'cuda' cannot compute on cpu; .*TRITON_INTERPRET=1.*'reference'"):
-            compiled_for(CPU)
+            kind_of_implementation(CPU)
     monkeypatch.setattr(triton_launch, "interpreted", lambda: True)
-    assert compiled_for(CPU) == "cpu"
+    assert kind_of_implementation(CPU) == "cpu"
 
 
 def test_a_block_of_the_main_thread_reaches_all_threads():
@@ -235,12 +235,12 @@ def test_auto_takes_plain_pytorch_after_one_warning_where_kernels_cannot_run(
     fresh_obstacles, monkeypatch, caplog, reason
 ):
     OBSTACLES[reason](monkeypatch.setattr)
-    assert compiled_for(GPU) is None
-    assert compiled_for(GPU) is None
+    assert kind_of_implementation(GPU) == "plain"
+    assert kind_of_implementation(GPU) == "plain"
     (record,) = caplog.records
     assert record.levelname == "WARNING" and reason in record.getMessage()
     with use_backend("cuda"), pytest.raises((RuntimeError, ImportError), match="choose 'auto' or 'reference'"):
-        compiled_for(GPU)
+        kind_of_implementation(GPU)
 
 
 @pytest.mark.parametrize("version", ("3.0.0", "3.7.1+git1a2b", "10.0"))
@@ -248,7 +248,7 @@ def test_kernels_run_with_newer_releases_of_triton(fresh_obstacles, monkeypatch,
     monkeypatch.setattr(triton_launch, "_triton", lambda: types.SimpleNamespace(__version__=version))
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/" + name)
     if not torch.cuda.is_available():
-        assert compiled_for(GPU) == "cuda"
+        assert kind_of_implementation(GPU) == "cuda"
 
 
 @pytest.mark.parametrize("value", ("0", "1"))
@@ -272,14 +272,14 @@ def test_next_power_of_two():
 def test_plain_pytorch_serves_without_triton(monkeypatch):
     monkeypatch.setattr(triton_launch, "available", lambda: False)
     triton_launch.obstacle.cache_clear()
-    assert compiled_for(GPU) is None
+    assert kind_of_implementation(GPU) == "plain"
     triton_launch.obstacle.cache_clear()
     with use_backend("cuda"), pytest.raises(ImportError, match="pip install triton"):
-        compiled_for(GPU)
+        kind_of_implementation(GPU)
 
 
 def test_plain_pytorch_serves_without_numba(monkeypatch):
     monkeypatch.setattr(numba_compile, "available", lambda: False)
-    assert compiled_for(CPU) is None
+    assert kind_of_implementation(CPU) == "plain"
     with use_backend("cpu"), pytest.raises(ImportError, match="pip install numba"):
-        compiled_for(CPU)
+        kind_of_implementation(CPU)

@@ -345,7 +345,7 @@ def test_few_long_chains_are_scanned_and_many_have_a_lane_each(monkeypatch):
     def run(chains, n, **options):
         unary, lengths = torch.zeros(chains, n, device=DEVICE), torch.full((chains,), n, device=DEVICE)
         with pytest.raises(StopIteration):
-            cuda.expectations(unary, torch.zeros(2, 2, device=DEVICE), lengths, **options)
+            cuda.binary_expectations(unary, torch.zeros(2, 2, device=DEVICE), lengths, **options)
         return calls.pop()
 
     def stop():

@@ -1,18 +1,18 @@
 """Linear chains: segmentation attention, and conditional random fields with K states."""
 
-from typing import Any, Dict, List, Optional, Tuple
+from types import ModuleType
+from typing import Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .. import finite_masks, integers
-from ..backend import compiled_for, current_backend
-from ..operations import has_values
+from ..backend import implementation, prefers_float32
 from ..registry import register_distribution
-from ..semirings import NEGATIVE_INFINITY, MaxSemiring, SamplingSemiring
+from ..semirings import NEGATIVE_INFINITY
 from ..structured import StructuredDistribution, cached, log_prob_of_marks, split_positions
-from . import log_odds, reference
+from .potentials import Potentials, both_states, indicators, mask_edges, mask_states
 
 
 @register_distribution("linear-chain")
@@ -189,14 +189,14 @@ class LinearChain(StructuredDistribution):
         is none."""
         if self._binary:
             return integers.of_marks(parts, self.position_mask)
-        return integers.of_choices(self._mask_states(parts), -1)
+        return integers.of_choices(mask_states(parts, self._real), -1)
 
     def as_indicators(self, integers_: Tensor) -> Tensor:
         """Sequences in the shape of ``unary``, given as states ``[*sample, *batch, n]``; the inverse of
         :meth:`as_integers`."""
         if self._binary:
             return self._without_padding(integers_.to(self.dtype))
-        return self._mask_states(integers.one_hot(integers_, self.num_states, -1, self.dtype))
+        return mask_states(integers.one_hot(integers_, self.num_states, -1, self.dtype), self._real)
 
     # The contract
 
@@ -217,24 +217,16 @@ class LinearChain(StructuredDistribution):
         return {} if self._binary else {"num_states": self.num_states}
 
     def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
-        if self._has_gpu_kernels():
-            log_partition, selected, _ = self._by_tables(dtype, with_edges=False)
-            return log_partition, selected if self._binary else self._possible_states(log_partition, selected)
-        if self._reduces_to_fields():
-            return self._by_fields(dtype, with_edges=False)[:2]
-        log_partition, states, _ = self._by_states(with_edges=False)
-        return log_partition, self._structure(states)
+        chain = self._scores(dtype)
+        log_partition, marginals, _ = self._algorithms().expectations(chain)
+        return log_partition, marginals[..., 1] if self._binary and not chain.binary else marginals
 
     def _quick_dtype(self) -> torch.dtype:
-        if self._has_gpu_kernels():
-            # Those for any two states take sums of scores, which float32 would round.
-            return self._narrow_dtype if self._binary else self.compute_dtype
-        # That kernel computes in float64 whatever it is given; ends are added to scores before.
-        narrow = self.start is None and self.end is None and self._is_compiled() and self._reduces_to_fields()
-        return self._narrow_dtype if narrow else self.compute_dtype
+        # Sums of scores, of which those of states are made on a GPU, float32 would round.
+        return self._narrow_dtype if self._binary else self.compute_dtype
 
     def _log_normaliser(self) -> Tensor:
-        return self._inferred[0] if self._has_gpu_kernels() else self._quick[0]
+        return (self._inferred if prefers_float32(self.device) else self._quick)[0]
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         """Of each state, ``[*batch, n, K]``; of pairs, ``[*batch, n-1, K, K]``; of the first and of the last state."""
@@ -243,9 +235,9 @@ class LinearChain(StructuredDistribution):
             unary = self._without_padding(unary)
             unary = torch.stack((torch.zeros_like(unary), unary), -1)
         else:
-            unary = self._mask_states(unary)
+            unary = mask_states(unary, self._real)
         edges = (max(self.max_length - 1, 0), self.num_states, self.num_states)
-        pairwise = self._mask_edges(self.pairwise.to(self.compute_dtype).expand(self.batch_shape + edges))
+        pairwise = mask_edges(self.pairwise.to(self.compute_dtype).expand(self.batch_shape + edges), self._real)
         return unary, pairwise, self._boundary(self.start), self._boundary(self.end)
 
     def _expected_parts(self) -> Tuple[Tensor, ...]:
@@ -254,7 +246,7 @@ class LinearChain(StructuredDistribution):
 
     def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
         states = self._states(structure.to(self.compute_dtype))
-        edges = self._mask_edges(states[..., :-1, :, None] * states[..., 1:, None, :])
+        edges = mask_edges(states[..., :-1, :, None] * states[..., 1:, None, :], self._real)
         return (states, edges) + self._first_and_last(states)
 
     def _in_support(self, structure: Tensor) -> Tensor:
@@ -282,22 +274,12 @@ class LinearChain(StructuredDistribution):
 
     def _argmax(self) -> Tensor:
         with torch.no_grad():
-            problem = self._problem()
-            if self._is_compiled():
-                from . import cpu_states
-
-                return self._indicator(cpu_states.argmax(*problem))
-            return self._structure(reference.expectations(*problem, MaxSemiring)[1])
+            return self._indicator(self._algorithms().argmax(self._scores(self.compute_dtype)))
 
     def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
-        (unary, tables, lengths), shape = self._problem(), sample_shape + self.batch_shape
-        if self._is_compiled():
-            from . import cpu_states
-
-            states = cpu_states.sample(unary, tables, lengths, sample_shape.numel(), generator=generator)
-            return self._indicator(states.reshape(shape + states.shape[-1:]))
-        problem = unary.detach().expand(shape + unary.shape[-2:]), tables.detach(), lengths.expand(shape)
-        return self._structure(reference.expectations(*problem, SamplingSemiring(generator))[1])
+        chain, count = self._scores(self.compute_dtype), sample_shape.numel()
+        numbers = self._algorithms().sample(chain, count, generator=generator)
+        return self._indicator(numbers.reshape(sample_shape + numbers.shape[1:]))
 
     def _check_comparable(self, other: StructuredDistribution) -> None:
         super()._check_comparable(other)
@@ -306,78 +288,32 @@ class LinearChain(StructuredDistribution):
 
     # Inference
 
-    def _is_compiled(self) -> bool:
-        return compiled_for(self.device) == "cpu" and self.max_length > 0
+    def _algorithms(self) -> ModuleType:
+        """The implementation that the backend in force asks for: a module with, for :class:`Potentials`,
 
-    def _has_gpu_kernels(self) -> bool:
-        return self.num_states == 2 and self.max_length > 0 and compiled_for(self.device) == "cuda"
+        * ``expectations(chain, with_edges=False)``: log Z ``[*batch]``, marginals in the shape of ``chain.unary``, and
+          edge marginals ``[*batch, n-1, K, K]`` or ``None``;
+        * ``argmax(chain)``: the states ``[*batch, n]`` of a best sequence;
+        * ``sample(chain, count, generator)``: the states ``[count, *batch, n]`` of samples.
 
-    def _reduces_to_fields(self) -> bool:
-        """Whether the recursion on log-odds serves, which is the fastest on the CPU; values on a GPU are not read."""
-        if not self._binary or self.max_length == 0 or current_backend() == "reference":
-            return False
-        if not has_values(*self._given.values()):
-            return False
-        if compiled_for(self.device) == "cuda" or self._moderate is not None:
-            return False
-        return self._tables_are_ordinary
+        States are integers 0..K-1, and ``NO_STATE`` in padding and where no sequence is possible.
+        """
+        return implementation(__package__, self.device)
 
-    @cached
-    def _tables_are_ordinary(self) -> bool:
-        ends = [self._boundary(scores) for scores in (self.start, self.end) if scores is not None]
-        return all(log_odds.supports(scores) for scores in [self._masked_pairwise] + ends)
-
-    def _by_tables(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a chain of two states, on a GPU."""
-        from . import cuda
-
-        if self._binary and self._moderate is None:
-            unary, pairwise, start, end = self.unary, self._masked_pairwise, self.start, self.end
+    def _scores(self, dtype: torch.dtype) -> Potentials:
+        """What implementations take, with the scores of a binary chain's positions in ``dtype``."""
+        if self._moderate is None:
+            unary, pairwise, start, end = self.unary.to(dtype), self._masked_pairwise, self.start, self.end
+            start, end = (None if scores is None else scores.to(self.compute_dtype) for scores in (start, end))
         else:
-            # A state's score is added to all edges that lead to it: a difference of two may be ∞ − ∞.
-            states, pairwise, start, end = self._usable_potentials
-            start = states[..., 0, :] + start
-            pairwise, unary = pairwise + states[..., 1:, None, :], torch.zeros_like(states[..., 0])
-        start, end = (None if scores is None else scores.to(dtype) for scores in (start, end))
-        return cuda.expectations(unary.to(dtype), pairwise.to(dtype), self.lengths, start, end, with_edges)
-
-    def _by_fields(self, dtype: torch.dtype, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        """log Z, p(z_i = 1) ``[*batch, n]`` and edge marginals of a binary chain."""
-        constant: Any = 0
-        unary, ends = self.unary.to(dtype), self._ends()
-        if ends:
-            # Added up first: they are few where chains share them.
-            differences = [(scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~at, 0) for scores, at in ends]
-            unary, constant = self.unary + sum(differences), sum(scores[..., 0] for scores, _ in ends)
-        if self._is_compiled():
-            from . import cpu_binary
-
-            expectations = cpu_binary.expectations(unary, self._masked_pairwise, self.lengths, with_edges)
-        else:
-            mask = self.position_mask if self._has_padding else None
-            expectations = log_odds.expectations(unary, self._masked_pairwise, mask, with_edges)
-        return (expectations[0] + constant,) + expectations[1:]
-
-    def _by_states(self, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        """log Z, p(z_i = a) ``[*batch, n, K]`` and edge marginals."""
-        problem = self._problem()
-        if self._is_compiled():
-            from . import cpu_states
-
-            return cpu_states.expectations(*problem, with_edges)
-        log_partition, states, edges = reference.expectations(*problem)
-        # Zero in padding already; this stops an upstream gradient that is not finite there.
-        return log_partition, self._mask_states(states), self._mask_edges(edges)
+            unary, pairwise, start, end = self._usable_potentials
+        return Potentials(unary, pairwise, self.lengths, self._real, start, end, self._is_ordinary)
 
     @cached
     def _expected_states_and_edges(self) -> Tuple[Tensor, Tensor]:
-        if self._has_gpu_kernels():
-            log_partition, selected, edges = self._by_tables(self.compute_dtype, with_edges=True)
-            return self._possible_states(log_partition, selected), edges
-        if not self._reduces_to_fields():
-            return self._by_states(with_edges=True)[1:]
-        _, selected, edges = self._by_fields(self.compute_dtype, with_edges=True)
-        return self._mask_states(self._both_states(selected)), edges
+        chain = self._scores(self.compute_dtype)
+        log_partition, states, edges = self._algorithms().expectations(chain, with_edges=True)
+        return both_states(states, log_partition, chain.real) if chain.binary else states, edges
 
     # The two forms: structures in the shape of unary, and states [*sample, *batch, n, K]
 
@@ -393,20 +329,7 @@ class LinearChain(StructuredDistribution):
         return leading[:-1], leading[-1]
 
     def _states(self, structure: Tensor) -> Tensor:
-        return self._mask_states(self._both_states(structure) if self._binary else structure)
-
-    def _both_states(self, selected: Tensor) -> Tensor:
-        # The complement of what lies in padding may not be finite.
-        selected = self._without_padding(selected)
-        return torch.stack((1 - selected, selected), -1)
-
-    def _possible_states(self, log_partition: Tensor, selected: Tensor) -> Tensor:
-        """Probabilities of both states, zero in impossible chains."""
-        states, impossible = self._both_states(selected), log_partition == NEGATIVE_INFINITY
-        return self._mask_states(states).masked_fill(impossible[..., None, None], 0)
-
-    def _structure(self, states: Tensor) -> Tensor:
-        return states[..., 1] if self._binary else states
+        return indicators(structure, self._real) if self._binary else mask_states(structure, self._real)
 
     def _indicator(self, numbers: Tensor) -> Tensor:
         """The structure of states given by number."""
@@ -427,52 +350,22 @@ class LinearChain(StructuredDistribution):
 
     # Potentials in the dtype of the computation, 0 in padding
 
+    @property
+    def _real(self) -> Optional[Tensor]:
+        return self.position_mask if self._has_padding else None
+
     @cached
     def _masked_pairwise(self) -> Tensor:
         pairwise = self.pairwise.to(self.compute_dtype)
-        return pairwise if pairwise.dim() == 2 else self._mask_edges(pairwise)
-
-    def _problem(self) -> Tuple[Tensor, Tensor, Tensor]:
-        """Score of each state, ``[*batch, n, K]``, those of the ends included; tables, shared as they were given;
-        lengths."""
-        unary, pairwise, start, end = self._usable_potentials
-        for scores, where in self._ends(start, end):
-            unary = unary + scores.unsqueeze(-2).masked_fill(~where.unsqueeze(-1), 0)
-        return unary, self._masked_pairwise if self._moderate is None else pairwise, self.lengths
-
-    def _ends(self, start: Optional[Tensor] = None, end: Optional[Tensor] = None) -> List[Tuple[Tensor, Tensor]]:
-        """Scores of the first and of the last state, where given, and their positions: broadcastable to ``[*batch, K]``
-        and ``[*batch, n]``. Other scores than the given ones, if arguments say so."""
-        if self.start is None and self.end is None:
-            return []
-        position, padded = torch.arange(self.max_length, device=self.device), self._has_padding
-        last = self.lengths.unsqueeze(-1) - 1 if padded else self.max_length - 1
-        ends = []
-        if self.start is not None:
-            start = self._end_scores(self.start) if start is None else start
-            ends.append((start, (position == 0) & self.position_mask if padded else position == 0))
-        if self.end is not None:
-            end = self._end_scores(self.end) if end is None else end
-            ends.append((end, position == last))
-        return ends
+        return pairwise if pairwise.dim() == 2 else mask_edges(pairwise, self._real)
 
     def _boundary(self, scores: Optional[Tensor]) -> Tensor:
         shape = self.batch_shape + (self.num_states,)
         if scores is None:
             return torch.zeros((), dtype=self.compute_dtype, device=self.device).expand(shape)
-        return self._end_scores(scores).expand(shape)
-
-    def _end_scores(self, scores: Tensor) -> Tensor:
         scores = scores.to(self.compute_dtype)
-        return scores.masked_fill((self.lengths == 0).unsqueeze(-1), 0) if self._has_padding else scores
-
-    def _mask_states(self, states: Tensor) -> Tensor:
-        return states.masked_fill(~self.position_mask.unsqueeze(-1), 0) if self._has_padding else states
-
-    def _mask_edges(self, per_edge: Tensor) -> Tensor:
-        if not self._has_padding:
-            return per_edge
-        return per_edge.masked_fill(~self.position_mask[..., 1:, None, None], 0)
+        scores = scores.masked_fill((self.lengths == 0).unsqueeze(-1), 0) if self._has_padding else scores
+        return scores.expand(shape)
 
 
 def _check_pairwise(pairwise: Tensor, batch_shape: torch.Size, n: int, states: int) -> None:

@@ -18,7 +18,7 @@ from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
 from . import cpu_odds as odds
 from . import reference
-from .tables import edge_tables, tables_of_chains, without_padding
+from .potentials import edge_tables, tables_of_chains, without_padding
 
 # Chains side by side.
 WIDTH = odds.WIDTH

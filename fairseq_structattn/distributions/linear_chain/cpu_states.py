@@ -25,13 +25,12 @@ from ..kernels.numba_math import copy, exp, log
 from ..operations import Operation, uniform, without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from . import reference
-from .tables import edge_tables, tables_of_chains, without_padding
+from .potentials import NO_STATE, edge_tables, tables_of_chains, without_padding
 
 # Products below the least positive float64, about 1e-308, are lost from a sum; to one of this size they do not matter.
 LEAST_SUM = 1e-280
 # Stands for the logarithm of a sum that has to be taken again.
 LOST = float("inf")
-NO_STATE = -1
 
 
 def expectations(

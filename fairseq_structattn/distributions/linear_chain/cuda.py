@@ -11,8 +11,10 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import triton_lanes, triton_scan
-from .tables import tables_of_chains
+from . import reference, triton_lanes, triton_scan
+from .potentials import Potentials, both_states, mask_states, tables_of_chains
+
+argmax, sample = reference.argmax, reference.sample
 
 # Up to so many chains of more than so many positions are scanned. That is where two estimates for an H100 meet: a lane
 # needs 0.2 µs for a position, some 300 instructions one after the other, and the scans need some 1500 for it, of which
@@ -20,7 +22,25 @@ from .tables import tables_of_chains
 FEW_CHAINS, SHORT = 2048, 16
 
 
-def expectations(
+def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    """log Z ``[*batch]``, marginals in the shape of ``unary`` and, if asked, edge marginals ``[*batch, n-1, K, K]``.
+
+    Differentiable any number of times. Chains of more than two states are left to the reference.
+    """
+    if chain.num_states != 2 or chain.positions == 0:
+        return reference.expectations(chain, with_edges)
+    unary, pairwise, start, end = chain.unary, chain.pairwise, chain.start, chain.end
+    if not chain.binary:
+        # A state's score is added to all edges that lead to it: a difference of two may be ∞ − ∞.
+        states = mask_states(unary, chain.real)
+        start = states[..., 0, :] if start is None else states[..., 0, :] + start
+        pairwise, unary = pairwise + states[..., 1:, None, :], torch.zeros_like(states[..., 0])
+    pairwise, *ends = (None if scores is None else scores.to(unary.dtype) for scores in (pairwise, start, end))
+    log_partition, selected, edges = binary_expectations(unary, pairwise, chain.lengths, *ends, with_edges)
+    return log_partition, selected if chain.binary else both_states(selected, log_partition, chain.real), edges
+
+
+def binary_expectations(
     unary: Tensor,
     pairwise: Tensor,
     lengths: Tensor,

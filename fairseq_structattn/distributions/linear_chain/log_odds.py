@@ -25,32 +25,22 @@ from torch.nn import functional as F
 from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
 from . import reference
+from .potentials import Potentials
 
-# Fields and couplings are differences of pairwise scores. Beyond this size (in practice: −inf or a finite stand-in for
-# it) the subtraction would swallow the other scores, in float64 too, so that the tables have to be kept.
-LARGEST_PAIRWISE = 2.0**20
-
-
-def supports(pairwise: Tensor) -> bool:
-    """Whether ``pairwise`` (masked) can be reduced to fields and couplings in float64 without loss."""
-    return bool((pairwise.detach().abs() <= LARGEST_PAIRWISE).all())
+argmax, sample = reference.argmax, reference.sample
 
 
-def expectations(
-    unary: Tensor, pairwise: Tensor, mask: Optional[Tensor], with_edges: bool = False
-) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-    """log Z ``[*batch]``, P(z_i = 1) ``[*batch, n]`` and, if asked for, edge marginals ``[*batch, n-1, 2, 2]``.
+def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    """log Z ``[*batch]``, marginals in the shape of ``unary`` and, if asked, edge marginals ``[*batch, n-1, K, K]``.
 
-    Differentiable any number of times. Accuracy is that of the dtype relative to the largest score.
-
-    Args:
-        unary: ``[*batch, n]``, n > 0, float32 or float64, score of state 1; −inf is allowed, anything in padding.
-        pairwise: ``[2, 2]``, or ``[…, n-1, 2, 2]`` with leading dimensions that broadcast to ``batch``; 0 in padding.
-        mask: ``[*batch, n]``, true at real positions; ``None``: all are.
+    Differentiable any number of times. Chains that cannot be reduced to fields are left to the reference.
     """
-    batch_shape, n = unary.shape[:-1], unary.shape[-1]
-    table = _positions_first_table(pairwise, batch_shape)
-    real = None if mask is None else _positions_first(mask)
+    if not chain.reduces_to_fields():
+        return reference.expectations(chain, with_edges)
+    unary, constant = chain.selected()
+    unary, batch_shape, n = unary.to(chain.pairwise.dtype), chain.lengths.shape, chain.positions
+    table = _positions_first_table(chain.pairwise, batch_shape)
+    real = None if chain.real is None else _positions_first(chain.real)
     fields, coupling = _fields(_positions_first(unary), table, real), _coupling(table)
     log_partition, marginals, edges = _log_odds(fields, coupling, with_edges)
     log_partition = log_partition + _constant(table, real, n)
@@ -60,7 +50,8 @@ def expectations(
     if with_edges:
         edges = edges if real is None else edges.masked_fill(~real[1:], 0)
         edges = edges.permute(2, 1, 0).contiguous().reshape(batch_shape + (n - 1, 2, 2))
-    return log_partition.reshape(batch_shape), marginals.t().contiguous().reshape(unary.shape), edges
+    log_partition = log_partition.reshape(batch_shape) + constant
+    return log_partition, marginals.t().contiguous().reshape(unary.shape), edges
 
 
 def _positions_first(tensor: Tensor) -> Tensor:

@@ -4,13 +4,34 @@ One recursion, written against a semiring, whose gradients are marginals, best s
 and dtype, takes −inf anywhere and can be differentiated any number of times.
 """
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from ..operations import has_values, value_and_gradients
-from ..semirings import AnySemiring, LogSemiring
+from ..semirings import AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
+from .potentials import NO_STATE, Potentials, mask_edges, mask_states
+
+
+def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    """log Z ``[*batch]``, marginals in the shape of ``unary`` and, if asked, edge marginals ``[*batch, n-1, K, K]``."""
+    log_partition, states, edges = total_and_gradients(*chain.states())
+    # Zero in padding already; this stops an upstream gradient that is not finite there.
+    states = chain.given_form(mask_states(states, chain.real))
+    return log_partition, states, mask_edges(edges, chain.real) if with_edges else None
+
+
+def argmax(chain: Potentials) -> Tensor:
+    """The states ``[*batch, n]`` of a best sequence, :data:`NO_STATE` in padding and where none is possible."""
+    return _numbers(total_and_gradients(*chain.states(), MaxSemiring)[1])
+
+
+def sample(chain: Potentials, count: int, generator: Optional[torch.Generator] = None) -> Tensor:
+    """The states ``[count, *batch, n]`` of exact samples, :data:`NO_STATE` in padding and where none is possible."""
+    unary, pairwise, lengths = chain.states()
+    copies = unary.detach().expand(count, *unary.shape), pairwise.detach(), lengths.expand(count, *lengths.shape)
+    return _numbers(total_and_gradients(*copies, SamplingSemiring(generator))[1])
 
 
 def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemiring = LogSemiring) -> Tensor:
@@ -38,7 +59,7 @@ def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemirin
     return torch.where(lengths > 0, semiring.sum(message, -1), nothing)
 
 
-def expectations(
+def total_and_gradients(
     unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemiring = LogSemiring
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """The total ``[*batch]`` and its gradients with respect to unary ``[*batch, n, K]`` and edge scores
@@ -60,6 +81,10 @@ def expectations(
     # A single position leaves the edges unused; they are an empty tensor then.
     on_edges = edges if on_edges is None else on_edges
     return (value, on_unary, on_edges) if track else (value.detach(), on_unary.detach(), on_edges.detach())
+
+
+def _numbers(indicators: Tensor) -> Tensor:
+    return indicators.argmax(-1).masked_fill(indicators.sum(-1) == 0, NO_STATE)
 
 
 def _per_edge(unary: Tensor, pairwise: Tensor) -> Tensor:

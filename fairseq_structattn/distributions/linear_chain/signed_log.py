@@ -1,7 +1,7 @@
 """Backpropagation through forward–backward in the signed log semifield, as Kim et al. (ICLR 2017) do it in figure 2.
 
-To compare with: the fast implementations take the closed form, which needs no signed logarithms. The right column of
-the figure gives gradients only after these corrections (the authors' code has them):
+It runs under ``use_backend("paper")``, to be compared with: the others take the closed form, which needs no signed
+logarithms. The right column of the figure gives gradients only after these corrections (the authors' code has them):
 
 1. ∇α_i(c) is log g_i(c) ⊗ β_i(c) ⊗ −A, without a further log p, and ∇β likewise;
 2. α̂ and β̂ are log 0 beyond both ends, not 0;
@@ -10,22 +10,62 @@ the figure gives gradients only after these corrections (the authors' code has t
 5. its left side is ∇θ_{i,i+1}, not ∇θ_{i-1,i}.
 """
 
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from ..semirings import NEGATIVE_INFINITY, LogSemiring, SignedLog
+from . import reference
+from .potentials import Potentials, mask_states
+
+argmax, sample = reference.argmax, reference.sample
 
 
-def paper_gradients(unary: Tensor, pairwise: Tensor, lengths: Tensor, on_marginals: Tensor) -> Tuple[Tensor, Tensor]:
+def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    """log Z ``[*batch]`` and marginals in the shape of ``unary``, once differentiable.
+
+    The paper has no gradient of edge marginals, which are left to the reference where they are asked for.
+    """
+    if with_edges or chain.positions == 0:
+        return reference.expectations(chain, with_edges)
+    unary, pairwise, lengths = chain.states()
+    n, states = unary.shape[-2:]
+    log_partition, marginals = _Expectations.apply(
+        unary, pairwise.expand(unary.shape[:-2] + (n - 1, states, states)), lengths
+    )
+    return log_partition, chain.given_form(mask_states(marginals, chain.real)), None
+
+
+class _Expectations(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, unary: Tensor, edges: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:
+        log_partition, marginals, edge_marginals = reference.total_and_gradients(unary, edges, lengths)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(unary, edges, lengths, marginals, edge_marginals)
+        return log_partition, marginals
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_log_partition: Optional[Tensor], grad_marginals: Optional[Tensor]):
+        unary, edges, lengths, marginals, edge_marginals = ctx.saved_tensors
+        grad_unary, grad_edges = torch.zeros_like(unary), torch.zeros_like(edges)
+        if grad_marginals is not None:
+            grad_unary, grad_edges = paper_gradients(unary, edges, lengths, grad_marginals)
+        if grad_log_partition is not None:
+            grad_unary = grad_unary + grad_log_partition[..., None, None] * marginals
+            grad_edges = grad_edges + grad_log_partition[..., None, None, None] * edge_marginals
+        return grad_unary, grad_edges, None
+
+
+def paper_gradients(unary: Tensor, pairwise: Tensor, lengths: Tensor, grad_marginals: Tensor) -> Tuple[Tensor, Tensor]:
     """Gradients of Σ g_i(c) p(z_i = c) for unary ``[*batch, n, K]`` and edge scores ``[*batch, n-1, K, K]``.
 
     Args:
         unary: ``[*batch, n, K]``, n > 0, finite in padding; −inf is allowed elsewhere.
         pairwise: ``[K, K]`` or ``[*batch, n-1, K, K]``, finite in padding.
         lengths: integers ``[*batch]``.
-        on_marginals: g, ``[*batch, n, K]``, anything in padding.
+        grad_marginals: g, ``[*batch, n, K]``, anything in padding.
     """
     n, states = unary.shape[-2:]
     real = (torch.arange(n, device=unary.device) < lengths.unsqueeze(-1)).unsqueeze(-1)
@@ -39,7 +79,7 @@ def paper_gradients(unary: Tensor, pairwise: Tensor, lengths: Tensor, on_margina
     log_partition = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)[..., None, None]
 
     alpha, beta = torch.stack(forward, -2), torch.stack(backward, -2)
-    upstream = on_marginals.masked_fill(~real, 0)
+    upstream = grad_marginals.masked_fill(~real, 0)
     share = SignedLog.of(upstream).times(SignedLog.exp(-log_partition))
     alpha_hat = _stack(_forward_hat(share.times(SignedLog.exp(alpha)), edges))
     beta_hat = _stack(_backward_hat(share.times(SignedLog.exp(beta)), edges))

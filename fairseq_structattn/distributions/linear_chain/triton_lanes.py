@@ -25,7 +25,7 @@ from torch import Tensor
 from ..kernels.triton_launch import on_device_of
 from ..operations import Operation
 from . import reference
-from .tables import edge_tables, without_padding
+from .potentials import edge_tables, without_padding
 
 # Chains of a program, one for each lane of its only warp, and positions in registers at once: scores and messages going
 # forward; scores, messages, upstream gradients and derivatives of messages going backward.

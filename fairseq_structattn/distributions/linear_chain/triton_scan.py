@@ -31,7 +31,7 @@ from ..kernels.triton_launch import on_device_of
 from ..kernels.triton_scaled import add_product, normalised, power_of_two, scaled_exp, scaled_log
 from ..operations import Operation
 from . import reference
-from .tables import edge_tables, without_padding
+from .potentials import edge_tables, without_padding
 
 # Positions treated at once and the warps that do it, two positions to a lane: the first that has room for all, or the
 # last, several times. (With one position to a lane, ptxas spills registers for the sake of more programs.)

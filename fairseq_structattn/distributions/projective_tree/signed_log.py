@@ -1,7 +1,7 @@
 """Inside-outside and its backpropagation as Kim et al. (ICLR 2017) describe them: figures 6 and 7.
 
 All four passes are written out over logarithms, those of the backpropagation over logarithms with signs (their table
-1). The fast implementation reaches the same gradient by a shorter way; this one is here to compare with.
+1). It runs under ``use_backend("paper")``, to be compared with: the others reach the same gradient by a shorter way.
 """
 
 from typing import Iterator, Tuple
@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from ..semirings import NEGATIVE_INFINITY, LogSemiring, SignedLog
+from . import reference
+
+argmax, sample = reference.argmax, reference.sample
 
 # Charts [batch, width, start]. The paper has no BOTH: what the two incomplete spans of the same ends have in common.
 BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC = range(5)
@@ -17,19 +20,24 @@ BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC = range(5)
 Index = Tuple[Tensor, Tensor]
 
 
-def marginals(scores: Tensor, lengths: Tensor) -> Tensor:
-    """Marginals ``[batch, n+1, n]`` of projective trees with any number of roots, once differentiable.
+def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
+    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
+
+    The paper has any number of words under the root. Trees with a single one are left to the reference.
 
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc.
         lengths: integers ``[batch]``.
+        single_root: count only the trees with one word under the root.
     """
-    return _Marginals.apply(scores, lengths)
+    if single_root or scores.numel() == 0:
+        return reference.expectations(scores, lengths, single_root)
+    return _Expectations.apply(scores, lengths)
 
 
-class _Marginals(torch.autograd.Function):
+class _Expectations(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, scores: Tensor, lengths: Tensor) -> Tensor:
+    def forward(ctx, scores: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:
         right_scores, left_scores = _arcs_to_charts(scores, NEGATIVE_INFINITY)
         inner = _inside(right_scores, left_scores)
         outer = _outside(inner, right_scores, left_scores, lengths)
@@ -38,13 +46,14 @@ class _Marginals(torch.autograd.Function):
         # Where nothing is possible this would be −∞ + ∞.
         shift = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)[:, None, None]
         log_marginals = inner[RIGHT_ARC:] + outer[RIGHT_ARC:] - shift
-        ctx.save_for_backward(right_scores, left_scores, inner, outer, log_marginals, lengths)
-        return _charts_to_arcs(*log_marginals.exp())
+        marginals = _charts_to_arcs(*log_marginals.exp())
+        ctx.save_for_backward(right_scores, left_scores, inner, outer, log_marginals, marginals, lengths)
+        return log_partition, marginals
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, upstream: Tensor):
-        right_scores, left_scores, inner, outer, log_marginals, lengths = ctx.saved_tensors
+    def backward(ctx, grad_log_partition: Tensor, upstream: Tensor):
+        right_scores, left_scores, inner, outer, log_marginals, marginals, lengths = ctx.saved_tensors
         direction = SignedLog.of(torch.stack(_arcs_to_charts(upstream, 0.0)))
         weighted = SignedLog.exp(log_marginals).times(direction)
         on_inner, on_outer = _Gradient(inner), _Gradient(outer)
@@ -58,7 +67,7 @@ class _Marginals(torch.autograd.Function):
         on_scores = _Gradient(torch.stack((right_scores, left_scores)))
         _back_through_outside(inner, outer, (right_scores, left_scores), on_inner, on_outer, on_scores)
         _back_through_inside(inner, on_inner, on_scores)
-        return _charts_to_arcs(*on_scores.total.real()), None
+        return _charts_to_arcs(*on_scores.total.real()) + grad_log_partition[:, None, None] * marginals, None
 
 
 class _Gradient:

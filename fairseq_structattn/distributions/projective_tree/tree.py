@@ -3,15 +3,12 @@
 import functools
 import math
 import sys
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from ..backend import compiled_for
 from ..registry import register_distribution
 from ..trees import DependencyTree
-from . import reference
 
 
 @register_distribution("projective-tree")
@@ -59,24 +56,14 @@ class ProjectiveTree(DependencyTree):
         tensor(0.9477)
     """
 
+    _package = __package__
+
     @property
     def support_size(self) -> Tensor:
         """Number of projective trees, ``[*batch]`` in float64: for n words C(3n, n) / (2n + 1) with any number of
         roots and C(3n − 2, n − 1) / n with a single one."""
         counts = [_count(n, self.roots == "single") for n in self.lengths.flatten().tolist()]
         return torch.tensor(counts, dtype=torch.double, device=self.device).reshape(self.batch_shape)
-
-    def _algorithms(self) -> ModuleType:
-        kernels = compiled_for(self.device)
-        if kernels == "cuda":
-            from . import cuda
-
-            return cuda
-        if kernels == "cpu":
-            from . import cpu
-
-            return cpu
-        return reference
 
     def _structure_name(self) -> str:
         return f"projective {super()._structure_name()}"

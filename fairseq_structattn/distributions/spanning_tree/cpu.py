@@ -24,11 +24,12 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, differentiable any number of times.
 
     Args:
-        scores: ``[batch, n+1, n]``, n > 0, −inf where there is no arc, which includes padding and arcs from a word to
-            itself.
+        scores: ``[batch, n+1, n]``, −inf where there is no arc, which includes padding and arcs from a word to itself.
         lengths: integers ``[batch]``.
         single_root: whether exactly one word hangs on the root.
     """
+    if scores.shape[-1] == 0:
+        return reference.expectations(scores, lengths, single_root)
     if not single_root:
         return _elimination(scores, lengths, False)
     order = root_child_last(scores, lengths)

@@ -23,12 +23,12 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     Sentences of more than 64 words, whose weights do not fit in registers, are left to the reference.
 
     Args:
-        scores: ``[batch, n+1, n]``, n > 0, −inf where there is no arc, which includes padding and arcs from a word to
-            itself; float32 or float64.
+        scores: ``[batch, n+1, n]``, −inf where there is no arc, which includes padding and arcs from a word to itself;
+            float32 or float64.
         lengths: integers ``[batch]``.
         single_root: whether exactly one word hangs on the root.
     """
-    if scores.shape[-1] > max(WARPS):
+    if not 0 < scores.shape[-1] <= max(WARPS):
         return reference.expectations(scores, lengths, single_root)
     return _elimination(scores, lengths, single_root)
 

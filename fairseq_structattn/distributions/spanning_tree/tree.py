@@ -1,13 +1,9 @@
 """Non-projective dependency trees."""
 
-from types import ModuleType
-
 from torch import Tensor
 
-from ..backend import compiled_for
 from ..registry import register_distribution
 from ..trees import DependencyTree
-from . import reference
 
 
 @register_distribution("spanning-tree")
@@ -62,6 +58,8 @@ class SpanningTree(DependencyTree):
         tensor(0.9070)
     """
 
+    _package = __package__
+
     @property
     def support_size(self) -> Tensor:
         """Cayley's formula, ``[*batch]`` in float64: (n+1)ⁿ⁻¹ trees over n words, of which nⁿ⁻¹ have a single root."""
@@ -69,15 +67,3 @@ class SpanningTree(DependencyTree):
         if self.roots == "multi":
             return (n + 1) ** (n - 1)
         return (n.clamp(min=1) ** (n - 1)).masked_fill(n == 0, 0)
-
-    def _algorithms(self) -> ModuleType:
-        kernels = compiled_for(self.device) if self.max_length > 0 else None
-        if kernels == "cuda":
-            from . import cuda
-
-            return cuda
-        if kernels == "cpu":
-            from . import cpu
-
-            return cpu
-        return reference

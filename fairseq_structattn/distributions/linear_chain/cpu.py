@@ -1,0 +1,36 @@
+"""Linear chains on the CPU, compiled: binary ones by :mod:`.cpu_binary`, the others by :mod:`.cpu_states`."""
+
+from typing import Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from . import cpu_binary, cpu_states, reference
+from .potentials import Potentials
+
+
+def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    """log Z ``[*batch]``, marginals in the shape of ``unary`` and, if asked, edge marginals ``[*batch, n-1, K, K]``.
+
+    Differentiable any number of times. Computed in float64, whatever the dtype; log Z is in float64 too.
+    """
+    if chain.positions == 0:
+        return reference.expectations(chain, with_edges)
+    if chain.reduces_to_fields():
+        unary, constant = chain.selected()
+        log_partition, selected, edges = cpu_binary.expectations(unary, chain.pairwise, chain.lengths, with_edges)
+        return log_partition + constant, selected, edges
+    log_partition, states, edges = cpu_states.expectations(*chain.states(), with_edges)
+    return log_partition, chain.given_form(states), edges
+
+
+def argmax(chain: Potentials) -> Tensor:
+    """The states ``[*batch, n]`` of a best sequence, ``NO_STATE`` in padding and where none is possible."""
+    return cpu_states.argmax(*chain.states()) if chain.positions > 0 else reference.argmax(chain)
+
+
+def sample(chain: Potentials, count: int, generator: Optional[torch.Generator] = None) -> Tensor:
+    """The states ``[count, *batch, n]`` of exact samples, ``NO_STATE`` in padding and where none is possible."""
+    if chain.positions == 0:
+        return reference.sample(chain, count, generator)
+    return cpu_states.sample(*chain.states(), count, generator=generator)
