@@ -9,6 +9,7 @@ all of them alike; ``ratio`` is the median, over turns, of a library's time divi
 pass together. ``peak_mb`` is what both passes add to the memory of a fresh process, or of the GPU, at its highest. On a
 GPU times are the device's own: its queue is kept full, so that what Python needs to launch kernels is not in them.
 ``copy`` is there the time in which scores and gradients are only copied. A library that is not installed is left out.
+``marginals``, where a job is about another quantity, is the time that this package's marginals take of the same scores.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from fairseq_structattn.distributions.kernels import triton_launch
 
 OURS = "fairseq_structattn"
 COPY = "copy"
+MARGINALS = "marginals"
 WITH_PAPER = ("reference", "paper")
 # Items whose results are compared; in float64 and with a tape over the recursion, all would take long.
 CHECKED = 4
@@ -167,6 +169,28 @@ def binary_chains(unary: Tensor, upstream: Tensor) -> Dict[str, System]:
     return systems
 
 
+def quantity_of_chains(
+    quantity: Callable[[LinearChain, LinearChain], Tensor],
+) -> Callable[[Tensor, Tensor], Dict[str, System]]:
+    """A quantity of binary chains and of others with the same couplings, summed up for each chain, beside marginals."""
+
+    def systems(unary: Tensor, upstream: Tensor) -> Dict[str, System]:
+        table = torch.tensor([[0.3, -0.2], [-0.4, 0.6]]).to(unary)
+
+        def marginals(scores: Tensor) -> Tensor:
+            return LinearChain(scores, table).marginals
+
+        def values(scores: Tensor) -> Tensor:
+            value = quantity(LinearChain(scores, table), LinearChain(torch.zeros_like(scores), table))
+            return value.reshape(len(scores), -1).sum(1)
+
+        made = ours(values, unary, upstream=upstream[:, 0])
+        made[MARGINALS] = System([unary], upstream, marginals, identity)
+        return made
+
+    return systems
+
+
 def state_chains(edges: Tensor, upstream: Tensor) -> Dict[str, System]:
     """Chains of K states with scores and marginals of edges, ``[batch, n-1, K, K]``."""
     torch_struct = load("torch_struct")
@@ -240,10 +264,16 @@ def trees(cls: type, torch_struct_name: str, supar_name: str) -> Callable[[Tenso
 
 PROJECTIVE = trees(ProjectiveTree, "DependencyCRF", "DependencyCRF")
 SPANNING = trees(SpanningTree, "NonProjectiveDependencyCRF", "MatrixTree")
+QUANTITIES = (
+    ("edge marginals", lambda chain, other: chain.edge_marginals),
+    ("entropy", lambda chain, other: chain.entropy()),
+    ("divergence", lambda chain, other: chain.kl(other)),
+)
 GROWTH = (25, 50, 100, 200)
 JOBS = {
     "cpu": [
         *(Job("binary chain", binary_chains, (3200, n), thorough=n <= 50) for n in GROWTH),
+        *(Job(f"binary chain, {name}", quantity_of_chains(of), (3200, 50), thorough=False) for name, of in QUANTITIES),
         Job("chain of 25 states", state_chains, (64, 19, 25, 25)),
         # Of 32 trees of 200 words the tapes of the other libraries take more than 16 GB.
         *(Job("projective tree", PROJECTIVE, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
@@ -261,6 +291,7 @@ JOBS = {
     # To try the script out, also in Triton's interpreter.
     "tiny": [
         Job("binary chain", binary_chains, (5, 4)),
+        Job("binary chain, entropy", quantity_of_chains(QUANTITIES[1][1]), (5, 4)),
         Job("projective tree", PROJECTIVE, (2, 4, 3)),
         Job("spanning tree", SPANNING, (2, 4, 3)),
     ],
@@ -271,7 +302,9 @@ def errors(job: Job, device: torch.device) -> Dict[str, Optional[float]]:
     """For each system the largest error of marginals and gradients in the first items of a job."""
     exact = job.draw(CHECKED, device, torch.float64)[f"{OURS} reference"].run(device)[:2]
     systems = job.draw(CHECKED, device)
-    return {name: None if name == COPY else _error(system, exact, device) for name, system in systems.items()}
+    return {
+        name: None if name in (COPY, MARGINALS) else _error(system, exact, device) for name, system in systems.items()
+    }
 
 
 def _error(system: System, exact: List[Tensor], device: torch.device) -> Optional[float]:

@@ -90,17 +90,18 @@ def test_half_scores_with_a_float32_table(backend):
 def test_scores_at_the_end_of_the_range_of_odds(coupling):
     odds = pytest.importorskip("fairseq_structattn.distributions.linear_chain.cpu_odds")
     assert odds.LARGEST_COUPLING == 75
-    choices = torch.tensor([-INF, -odds.LARGEST_FIELD - 1, -odds.LARGEST_FIELD, 0, 1, odds.LARGEST_FIELD]).double()
-    fields = choices[torch.randint(6, (100, 9))]
-    # Beyond the range nothing is taken for in range: these chains are all their neighbours, too.
-    fields[::7] = odds.LARGEST_FIELD + 1
-    upstream, found = torch.randn(100, 9).double(), {}
+    largest = odds.LARGEST_FIELD
+    choices = torch.tensor([-INF, -1e4, -1000, -largest, 0, 1, largest - 1, largest, largest + 1, 1e4]).double()
+    fields = choices[torch.randint(len(choices), (100, 9))]
+    upstream, edge_upstream, found = torch.randn(100, 9).double(), torch.randn(100, 8, 2, 2).double(), {}
     for name in ("cpu", "reference"):
         inputs = fields.clone().requires_grad_(), torch.tensor(coupling).double().requires_grad_()
         with use_backend(name):
             chain = LinearChain.from_fields(*inputs)
-            loss = (chain.marginals * upstream).sum() + chain.log_partition.sin().sum()
-            found[name] = (chain.log_partition, chain.marginals) + torch.autograd.grad(loss, inputs)
+            loss = (chain.marginals * upstream).sum() + (chain.edge_marginals * edge_upstream).sum()
+            loss = loss + chain.log_partition.sin().sum() + chain.entropy().sum()
+            values = chain.log_partition, chain.marginals, chain.edge_marginals, chain.entropy()
+            found[name] = values + torch.autograd.grad(loss, inputs)
     for actual, expected in zip(found["cpu"], found["reference"]):
         assert expected.isfinite().all()
         close(actual, expected, 1e-11)
@@ -108,14 +109,14 @@ def test_scores_at_the_end_of_the_range_of_odds(coupling):
 
 def test_a_chain_out_of_range_leaves_every_bit_of_its_neighbours():
     pytest.importorskip("numba")
-    unary, pairwise = random_chains(40, 20)
+    unary, pairwise = random_chains(40, 20, per_edge=True)
     upstream = torch.randn(40, 20).double()
-    large = unary.detach().clone().requires_grad_()
-    large.data[3, 5] = 300
+    large = pairwise.detach().clone()
+    large[3, 5, 1, 1] = 100
     results = []
-    for scores in (unary, large):
-        marginals = LinearChain(scores, pairwise).marginals
-        results.append((marginals, torch.autograd.grad(marginals, scores, upstream)[0]))
+    for tables in (pairwise, large):
+        marginals = LinearChain(unary, tables).marginals
+        results.append((marginals, torch.autograd.grad(marginals, unary, upstream)[0]))
     others = torch.arange(40) != 3
     for one, other in zip(*results):
         assert torch.equal(one[others], other[others])

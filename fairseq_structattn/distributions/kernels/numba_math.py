@@ -8,13 +8,12 @@ import math
 
 import numpy as np
 
+from .constants import LOG2_E
 from .numba_compile import inlined
 
-LN2 = math.log(2)
-LOG2_E = 1 / LN2
-# ln 2 as a sum whose first term has so few digits that its multiples by an exponent are exact.
-LN2_HIGH = 0.6931471804855391
-LN2_LOW = 7.440617110012397e-11
+# log 2 as a sum whose first term has 33 digits, so that its multiples by whole numbers of 20 digits are exact.
+LOG_2_HIGH = 0.6931471804855391
+LOG_2_LOW = 7.440617110012397e-11
 LEAST_ARGUMENT = -708.0
 FRACTION_BITS = 52
 EXPONENT_OF_ONE = 1023
@@ -34,7 +33,7 @@ def exp(x):
     """eˣ for x ≤ 709, flushed to 0 below −708."""
     bounded = max(x, LEAST_ARGUMENT)
     power = np.floor(bounded * LOG2_E + 0.5)
-    r = (bounded - power * LN2_HIGH) - power * LN2_LOW
+    r = (bounded - power * LOG_2_HIGH) - power * LOG_2_LOW
     # Σ rᵏ / k! up to k = 13, for |r| ≤ ln 2 / 2.
     series = 1 / 479001600 + r * (1 / 6227020800)
     series = 1 / 39916800 + r * series
@@ -72,4 +71,4 @@ def log(x):
     series = 1 / 5 + square * series
     series = 1 / 3 + square * series
     # The last term is 0, or NaN, whose bits would otherwise be taken for a number.
-    return power * LN2_HIGH + (power * LN2_LOW + 2 * s * (1 + square * series)) + 0 * x
+    return power * LOG_2_HIGH + (power * LOG_2_LOW + 2 * s * (1 + square * series)) + 0 * x

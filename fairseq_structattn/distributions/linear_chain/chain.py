@@ -12,7 +12,7 @@ from ..backend import implementation, prefers_float32
 from ..registry import register_distribution
 from ..semirings import NEGATIVE_INFINITY
 from ..structured import StructuredDistribution, cached, log_prob_of_marks, split_positions
-from .potentials import Potentials, both_states, indicators, mask_edges, mask_states
+from .potentials import Potentials, indicators, mask_edges, mask_states
 
 
 @register_distribution("linear-chain")
@@ -33,9 +33,9 @@ class LinearChain(StructuredDistribution):
 
     Marginals, edge marginals and log Z can be differentiated any number of times. A binary chain in which ``pairwise``,
     ``start`` or ``end`` hold −inf, or scores so large that they stand for it, is computed as a chain of two states,
-    which takes longer; so is one whose values cannot be read, as under ``torch.compile`` and ``torch.func``. On a GPU,
-    where reading them would be a wait, kernels that take any score serve binary chains and those with
-    ``num_states=2``; with more states, the reference runs.
+    which takes longer; so are chains with a coupling beyond ±75, and those whose values cannot be read, as under
+    ``torch.compile`` and ``torch.func``. On a GPU, where reading them would be a wait, kernels that take any score
+    serve binary chains and those with ``num_states=2``; with more states, the reference runs.
 
     Args:
         unary: ``[*batch, n]``, score of state 1, where state 0 scores 0; with ``num_states``, ``[*batch, n, K]``.
@@ -157,8 +157,11 @@ class LinearChain(StructuredDistribution):
     @cached
     def edge_marginals(self) -> Tensor:
         """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, K, K]``; exactly 0 on edges that touch padding."""
-        edges = self._expected_states_and_edges[1].to(self.dtype)
-        return self._mark_broken(edges, self.position_mask[..., 1:, None, None])
+        # Kernels of the CPU compute in float64 in any case.
+        dtype = self.compute_dtype if prefers_float32(self.device) else self._quick_dtype()
+        exact = dtype == self.compute_dtype
+        edges = (self._with_edges if exact else self._expectations(dtype))[2]
+        return self._mark_broken(edges.to(self.dtype), self.position_mask[..., 1:, None, None])
 
     def alignment_log_prob(self, alignment: Tensor) -> Tensor:
         """log p of selecting the aligned positions and no other, see
@@ -228,6 +231,14 @@ class LinearChain(StructuredDistribution):
     def _log_normaliser(self) -> Tensor:
         return (self._inferred if prefers_float32(self.device) else self._quick)[0]
 
+    def _cross_entropy(self, parts: Tuple[Tensor, ...]) -> Tensor:
+        if not self._is_plain:
+            return super()._cross_entropy(parts if len(parts) > 2 else self._all_parts(*parts))
+        selected, edges = parts[0] if len(parts) == 2 else parts[0][..., 1], parts[1].sum(-3)
+        unary = self._without_padding(self.unary.to(self.compute_dtype))
+        table = self._masked_pairwise.expand(self.batch_shape + (2, 2))
+        return self._log_normaliser() - self._score((unary, table), (selected, edges))
+
     def _potentials(self) -> Tuple[Tensor, ...]:
         """Of each state, ``[*batch, n, K]``; of pairs, ``[*batch, n-1, K, K]``; of the first and of the last state."""
         unary = self.unary.to(self.compute_dtype)
@@ -241,8 +252,27 @@ class LinearChain(StructuredDistribution):
         return unary, pairwise, self._boundary(self.start), self._boundary(self.end)
 
     def _expected_parts(self) -> Tuple[Tensor, ...]:
-        states, edges = self._expected_states_and_edges
+        log_partition, marginals, edges = self._with_edges
+        if self._is_plain:
+            return marginals, edges
+        if not self._binary or self._moderate is not None:
+            return (marginals, edges) + self._first_and_last(marginals)
+        return self._all_parts(marginals, edges, log_partition == NEGATIVE_INFINITY)
+
+    def _all_parts(self, selected: Tensor, edges: Tensor, impossible: Optional[Tensor] = None) -> Tuple[Tensor, ...]:
+        """Parts of a binary chain from probabilities of state 1; 0 in impossible chains."""
+        states = indicators(selected, self._real)
+        states = states if impossible is None else states.masked_fill(impossible[..., None, None], 0)
         return (states, edges) + self._first_and_last(states)
+
+    @cached
+    def _is_plain(self) -> bool:
+        """Whether this is a binary chain of one table that forbids nothing, whose score has fewer terms than that of
+        states: ``_expected_parts`` are then marginals and edge marginals."""
+        if not self._binary or self.pairwise.dim() != 2 or self.start is not None or self.end is not None:
+            return False
+        readable = self._moderate is None and finite_masks.readable(self.pairwise)
+        return readable and finite_masks.all_ordinary((self.pairwise,))
 
     def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
         states = self._states(structure.to(self.compute_dtype))
@@ -310,10 +340,13 @@ class LinearChain(StructuredDistribution):
         return Potentials(unary, pairwise, self.lengths, self._real, start, end, self._is_ordinary)
 
     @cached
-    def _expected_states_and_edges(self) -> Tuple[Tensor, Tensor]:
-        chain = self._scores(self.compute_dtype)
-        log_partition, states, edges = self._algorithms().expectations(chain, with_edges=True)
-        return both_states(states, log_partition, chain.real) if chain.binary else states, edges
+    def _with_edges(self) -> Tuple[Tensor, Tensor, Tensor]:
+        return self._expectations(self.compute_dtype)
+
+    def _expectations(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor, Tensor]:
+        """log Z, marginals and edge marginals, for a caller whom ``dtype`` suffices: those of states, but for a binary
+        chain with its own potentials."""
+        return self._algorithms().expectations(self._scores(dtype), with_edges=True)
 
     # The two forms: structures in the shape of unary, and states [*sample, *batch, n, K]
 

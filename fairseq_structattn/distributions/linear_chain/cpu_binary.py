@@ -1,9 +1,9 @@
-"""The recursion on log-odds of :mod:`.log_odds`, compiled for the CPU.
+"""Binary linear chains, compiled for the CPU: the odds of :mod:`.cpu_odds`, and what is read and written for them.
 
 A block of neighbouring chains is treated at once, with positions first, so that each step is a loop over contiguous
 float64 numbers. The backward pass computes the messages again, each together with its derivative in the direction of
-the upstream gradient: nothing but the arguments is kept for it. Chains whose scores are of a usual size are left to
-:mod:`.cpu_odds`, each by itself, so that none depends on its neighbours.
+the upstream gradient: nothing but the arguments is kept for it. Chains whose couplings are out of the range of odds are
+left to :mod:`.cpu_states`, each by itself, so that none depends on its neighbours.
 """
 
 from typing import Optional, Tuple
@@ -13,17 +13,14 @@ import torch
 from torch import Tensor
 
 from ..kernels.numba_compile import inlined, kernel, over_batch, subroutine
-from ..kernels.numba_math import copy, exp, log
 from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
 from . import cpu_odds as odds
-from . import reference
+from . import cpu_states, reference
 from .potentials import edge_tables, tables_of_chains, without_padding
 
 # Chains side by side.
 WIDTH = odds.WIDTH
-# A product of so many numbers up to 2 is finite.
-MOST_FACTORS = 1000
 
 
 def expectations(
@@ -42,45 +39,67 @@ def expectations(
     batch_shape, n = unary.shape[:-1], unary.shape[-1]
     # Fields are differences of pairwise scores, which float32 would round.
     tables = tables_of_chains(pairwise, batch_shape).double()
-    log_partition, marginals, edges = _log_odds(unary.reshape(-1, n), tables, lengths.reshape(-1), with_edges)
+    log_partition, marginals, edges = _odds(unary.reshape(-1, n), tables, lengths.reshape(-1), with_edges)
     if with_edges:
         edges = edges.reshape(batch_shape + edges.shape[1:])
     return log_partition.reshape(batch_shape), marginals.reshape(unary.shape), edges
 
 
-class _LogOdds(Operation):
+class _Odds(Operation):
     """unary ``[chains, n]``, tables ``[chains or 1, n-1 or 1, 2, 2]``, lengths ``[chains]`` → log Z, marginals, edge
-    marginals (or ``None``)."""
+    marginals (or ``None``), and which chains are in the range of odds."""
 
     name = "binary_chain"
     arguments = "Tensor unary, Tensor tables, Tensor lengths, bool with_edges"
-    potentials, results, outputs, kept = 2, 3, 3, ()
+    potentials, results, outputs, kept = 2, 3, 4, (3,)
 
     def forward(self, unary: Tensor, tables: Tensor, lengths: Tensor, with_edges: bool):
         chains, n = unary.shape
         log_partition, marginals = tables.new_empty(chains), unary.new_empty(chains, n)
         edges = unary.new_empty(chains if with_edges else 0, n - 1, 2, 2)
-        _run(_forward, unary, tables, lengths, log_partition, marginals, edges)
-        return log_partition, marginals, edges if with_edges else None
+        in_range = torch.empty(chains, dtype=torch.bool)
+        _run(_forward, unary, tables, lengths, log_partition, marginals, edges, in_range)
+        if not in_range.all():
+            problem = _as_states(unary, tables, lengths, ~in_range)
+            log_partition[~in_range], states, pairs, *_ = cpu_states.operation.forward(*problem, with_edges)
+            marginals[~in_range] = states[..., 1].to(marginals.dtype)
+            if with_edges:
+                edges[~in_range] = pairs.to(edges.dtype)
+        return log_partition, marginals, edges if with_edges else None, in_range
 
     def gradient(self, inputs, outputs, upstream):
         unary, tables, lengths, _ = inputs
-        on_log_partition, on_marginals, on_edges = upstream
-        n = unary.shape[1]
-        upstream = (
-            tables.new_empty(0) if on_log_partition is None else on_log_partition,
-            unary.new_empty(0, n) if on_marginals is None else on_marginals,
-            tables.new_empty(0, n - 1, 2, 2) if on_edges is None else on_edges.double(),
+        grad_log_partition, grad_marginals, grad_edges = upstream
+        in_range, n = outputs[3], unary.shape[1]
+        given = (
+            tables.new_empty(0) if grad_log_partition is None else grad_log_partition,
+            unary.new_empty(0, n) if grad_marginals is None else grad_marginals,
+            tables.new_empty(0, n - 1, 2, 2) if grad_edges is None else _shared(grad_edges).double(),
         )
-        on_unary = unary.new_empty(unary.shape)
-        on_tables = tables.new_zeros(unary.shape[:1] + tables.shape[1:])
-        _run(_backward, unary, tables, lengths, *upstream, on_unary, on_tables)
-        return on_unary, on_tables.sum_to_size(tables.shape)
+        grad_unary = unary.new_empty(unary.shape)
+        grad_tables = tables.new_zeros(unary.shape[:1] + tables.shape[1:])
+        _run(_backward, unary, tables, lengths, *given, grad_unary, grad_tables)
+        grad_tables = grad_tables.sum_to_size(tables.shape)
+        if not in_range.all():
+            states, others = self._gradient_of_states(inputs, ~in_range, upstream)
+            grad_unary[~in_range] = states[..., 1].to(grad_unary.dtype)
+            grad_tables[~in_range if len(tables) > 1 else slice(None)] += others
+        return grad_unary, grad_tables
+
+    def _gradient_of_states(self, inputs, chosen: Tensor, upstream):
+        """Gradients with respect to scores of states and tables of some chains."""
+        problem = *_as_states(*inputs[:3], chosen), False
+        grad_log_partition, selected, edges = (None if given is None else given[chosen] for given in upstream)
+        states = None if selected is None else torch.stack((torch.zeros_like(selected), selected), -1).double()
+        edges = None if edges is None else edges.double()
+        results = cpu_states.operation.forward(*problem)
+        return cpu_states.operation.gradient(problem, results, (grad_log_partition, states, edges))
 
     def shapes(self, unary, tables, lengths, with_edges):
         chains, n = unary.shape
         edges = unary.new_empty((chains, n - 1, 2, 2) if with_edges else 0)
-        return unary.new_empty(chains), unary.new_empty(chains, n), edges
+        in_range = unary.new_empty(chains, dtype=torch.bool)
+        return tables.new_empty(chains), unary.new_empty(chains, n), edges, in_range
 
     def parts(self, unary, tables):
         return unary, edge_tables(tables, unary.shape)
@@ -93,7 +112,19 @@ class _LogOdds(Operation):
         return unary, tables, lengths, True
 
 
-_log_odds = _LogOdds()
+_odds = _Odds()
+
+
+def _shared(edges: Tensor) -> Tensor:
+    """``[chains, 1, 2, 2]`` of ``[chains, n-1, 2, 2]``, if all edges have the same, as the gradient of a sum has."""
+    return edges[:, :1] if edges.shape[1] > 0 and edges.stride(1) == 0 else edges
+
+
+def _as_states(unary: Tensor, tables: Tensor, lengths: Tensor, chosen: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """Some chains as chains of two states, in float64."""
+    unary = unary[chosen].double()
+    tables = tables[chosen] if len(tables) > 1 else tables
+    return torch.stack((torch.zeros_like(unary), unary), -1), tables, lengths[chosen]
 
 
 def _run(kernel, unary: Tensor, *others: Tensor) -> None:
@@ -105,141 +136,49 @@ def _run(kernel, unary: Tensor, *others: Tensor) -> None:
 
 
 @kernel
-def _forward(first, stride, unary, tables, lengths, log_partition, marginals, edges):
+def _forward(first, stride, unary, tables, lengths, log_partition, marginals, edges, in_range):
     n = unary.shape[1]
     fields, coupling, left = np.empty((n, WIDTH)), np.empty((n + 1, WIDTH)), np.empty((n, WIDTH))
-    right, selected, weights = np.empty((n + 1, WIDTH)), np.empty((n, WIDTH)), np.empty((n, WIDTH))
-    constant, total, usual, every = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH), np.ones(WIDTH)
+    messages, selected = np.empty((n, WIDTH)), np.empty((n, WIDTH))
+    total, usual = np.empty(WIDTH), np.empty(WIDTH)
     for start in range(first * WIDTH, unary.shape[0], stride * WIDTH):
-        _load_fields(start, unary, tables, lengths, fields, coupling, constant)
-        in_range = odds.count_in_range(fields, coupling, usual)
-        if in_range < WIDTH or edges.shape[0] > 0:
-            copy(constant, total)
-            _left_messages(fields, coupling, left, total)
-            _right_messages(fields, coupling, left, right, selected)
-            _store(start, every, selected, total, marginals, log_partition)
-        if edges.shape[0] > 0:
-            _store_edges(start, lengths, coupling, right, selected, edges)
-        elif in_range > 0:
-            copy(constant, total)
+        _load_fields(start, unary, tables, lengths, fields, coupling, total)
+        count = odds.bring_into_range(fields, coupling, usual, total)
+        for w in range(min(WIDTH, unary.shape[0] - start)):
+            in_range[start + w] = usual[w] > 0
+        if count > 0:
             odds.exponentiate(coupling, tables.shape[1] == 1)
-            odds.left_messages(fields, coupling, weights, left, total)
-            odds.right_messages(coupling, weights, left, selected)
+            odds.left_messages(fields, coupling, messages, left, total)
+            odds.right_messages(coupling, messages, left, selected)
             _store(start, usual, selected, total, marginals, log_partition)
+            if edges.shape[0] > 0:
+                _store_edges(start, usual, lengths, coupling, messages, selected, edges)
 
 
 @kernel
-def _backward(first, stride, unary, tables, lengths, on_log_partition, on_marginals, on_edges, on_unary, on_tables):
+def _backward(
+    first, stride, unary, tables, lengths, grad_log_partition, grad_marginals, grad_edges, grad_unary, grad_tables
+):
     n = unary.shape[1]
     fields, coupling, direction = np.empty((n, WIDTH)), np.empty((n + 1, WIDTH)), np.empty((n, WIDTH))
     edge_direction, left, left_tangent = np.empty((n + 1, WIDTH)), np.empty((n, WIDTH)), np.empty((n, WIDTH))
-    on_fields, on_coupling, weights = np.empty((n, WIDTH)), np.empty((n, WIDTH)), np.empty((n, WIDTH))
-    scale, constant, usual, every = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH), np.ones(WIDTH)
+    grad_fields, grad_coupling, weights = np.empty((n, WIDTH)), np.empty((n, WIDTH)), np.empty((n, WIDTH))
+    scale, constant, usual = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH)
     for start in range(first * WIDTH, unary.shape[0], stride * WIDTH):
         _load_fields(start, unary, tables, lengths, fields, coupling, constant)
-        _load_direction(start, lengths, on_log_partition, on_marginals, on_edges, scale, direction, edge_direction)
-        in_range = odds.count_in_range(fields, coupling, usual)
-        if in_range < WIDTH:
-            _left_tangents(fields, coupling, direction, edge_direction, left, left_tangent)
-            _gradients(fields, coupling, direction, edge_direction, left, left_tangent, scale, on_fields, on_coupling)
-            _store_gradients(start, every, lengths, scale, on_fields, on_coupling, on_unary, on_tables)
-        if in_range > 0:
+        if odds.bring_into_range(fields, coupling, usual, constant) > 0:
+            _load_direction(
+                start, lengths, grad_log_partition, grad_marginals, grad_edges, scale, direction, edge_direction
+            )
             odds.exponentiate(coupling, tables.shape[1] == 1)
             odds.left_tangents(fields, coupling, direction, edge_direction, weights, left, left_tangent)
             odds.gradients(
-                coupling, direction, edge_direction, weights, left, left_tangent, scale, on_fields, on_coupling
+                coupling, direction, edge_direction, weights, left, left_tangent, scale, grad_fields, grad_coupling
             )
-            _store_gradients(start, usual, lengths, scale, on_fields, on_coupling, on_unary, on_tables)
+            _store_gradients(start, usual, lengths, scale, grad_fields, grad_coupling, grad_unary, grad_tables)
 
 
 # Parts of the kernels, for a block of chains
-#
-# LLVM vectorises a loop if it reads no other row of an array that it writes, so that the message of the step before is
-# kept in a row of its own; and only if the outer loop counts upwards, so that a step from the right is n − 1 − done.
-
-
-@subroutine
-def _left_messages(fields, coupling, left, total):
-    """Messages f, and log Z added to ``total``."""
-    n = fields.shape[0]
-    message, product = np.full(WIDTH, NEGATIVE_INFINITY), np.ones(WIDTH)
-    for i in range(n):
-        for w in range(WIDTH):
-            increment, _, _ = _step(message[w], coupling[i, w])
-            message[w] = fields[i, w] + increment
-            left[i, w] = message[w]
-        # log Z = Σ log(1 + e^f); the logarithm is taken of many factors at once.
-        for w in range(WIDTH):
-            total[w] += max(message[w], 0.0)
-            product[w] *= 1 + exp(-abs(message[w]))
-        if i % MOST_FACTORS == MOST_FACTORS - 1 or i == n - 1:
-            for w in range(WIDTH):
-                total[w] += log(product[w])
-                product[w] = 1
-
-
-@subroutine
-def _right_messages(fields, coupling, left, right, selected):
-    """Messages c, −inf behind the last position, and P(z_i = 1)."""
-    message = np.full(WIDTH, NEGATIVE_INFINITY)
-    right[-1] = NEGATIVE_INFINITY
-    for done in range(fields.shape[0]):
-        i = fields.shape[0] - 1 - done
-        for w in range(WIDTH):
-            increment, _, _ = _step(message[w], coupling[i + 1, w])
-            selected[i, w] = _sigmoid(left[i, w] + increment)
-            message[w] = fields[i, w] + increment
-            right[i, w] = message[w]
-
-
-@subroutine
-def _left_tangents(fields, coupling, direction, edge_direction, left, left_tangent):
-    """Messages f and their derivatives."""
-    message, tangent = np.full(WIDTH, NEGATIVE_INFINITY), np.zeros(WIDTH)
-    for i in range(fields.shape[0]):
-        for w in range(WIDTH):
-            increment, alone, joined = _step(message[w], coupling[i, w])
-            message[w] = fields[i, w] + increment
-            tangent[w] = direction[i, w] + (joined - alone) * tangent[w] + joined * edge_direction[i, w]
-            left[i, w], left_tangent[i, w] = message[w], tangent[w]
-
-
-@subroutine
-def _gradients(fields, coupling, direction, edge_direction, left, left_tangent, scale, on_fields, on_coupling):
-    """Messages c and their derivatives, and with them the gradients."""
-    message, tangent, rest = np.full(WIDTH, NEGATIVE_INFINITY), np.zeros(WIDTH), np.zeros(WIDTH)
-    for done in range(fields.shape[0]):
-        i = fields.shape[0] - 1 - done
-        for w in range(WIDTH):
-            increment, alone, joined = _step(message[w], coupling[i + 1, w])
-            arrived = (joined - alone) * tangent[w] + joined * edge_direction[i + 1, w]
-            p = _sigmoid(left[i, w] + increment)
-            both = p * joined
-            on_fields[i, w] = p * ((1 - p) * (left_tangent[i, w] + arrived) + scale[w])
-            on_coupling[i, w] = both * (
-                (1 - p) * left_tangent[i, w] + rest[w] * tangent[w] + (1 - both) * edge_direction[i + 1, w] + scale[w]
-            )
-            message[w] = fields[i, w] + increment
-            tangent[w] = direction[i, w] + arrived
-            rest[w] = 1 - p
-
-
-@inlined
-def _step(message, coupling):
-    """The increment sp(x + J) − sp(x) that a message x hands on, σ(x) and σ(x + J)."""
-    joint = message + coupling
-    small, small_joint = exp(-abs(message)), exp(-abs(joint))
-    above, above_joint = max(message, 0.0), max(joint, 0.0)
-    increment = above_joint - above + log((1 + small_joint) / (1 + small))
-    alone = (1.0 if message > 0 else small) / (1 + small)
-    joined = (1.0 if joint > 0 else small_joint) / (1 + small_joint)
-    return increment, alone, joined
-
-
-@inlined
-def _sigmoid(x):
-    small = exp(-abs(x))
-    return (1.0 if x > 0 else small) / (1 + small)
 
 
 @subroutine
@@ -299,19 +238,19 @@ def _add_tables(start, lengths, tables, fields, coupling, constant):
 
 
 @subroutine
-def _load_direction(start, lengths, on_log_partition, on_marginals, on_edges, scale, direction, edge_direction):
+def _load_direction(start, lengths, grad_log_partition, grad_marginals, grad_edges, scale, direction, edge_direction):
     """The upstream gradients of a block: a linear function of edge marginals is one of P(z_i = 1), P(z_{i+1} = 1) and
     P(both = 1). Nothing is read in padding."""
     for w in range(WIDTH):
-        real = _length(start, lengths, w) > 0 and on_log_partition.shape[0] > 0
-        scale[w] = on_log_partition[start + w] if real else 0.0
+        real = _length(start, lengths, w) > 0 and grad_log_partition.shape[0] > 0
+        scale[w] = grad_log_partition[start + w] if real else 0.0
     edge_direction[:] = 0
-    if on_marginals.shape[0] > 0:
-        _load(start, lengths, on_marginals, 0.0, direction)
+    if grad_marginals.shape[0] > 0:
+        _load(start, lengths, grad_marginals, 0.0, direction)
     else:
         direction[:] = 0
-    if on_edges.shape[0] > 0:
-        _add_tables(start, lengths, on_edges, direction, edge_direction, np.zeros(WIDTH))
+    if grad_edges.shape[0] > 0:
+        _add_tables(start, lengths, grad_edges, direction, edge_direction, np.zeros(WIDTH))
 
 
 @subroutine
@@ -325,56 +264,64 @@ def _store(start, wanted, rows, values, matrix, vector):
 
 
 @subroutine
-def _store_edges(start, lengths, coupling, right, selected, edges):
-    alone, joined = np.empty(WIDTH), np.empty(WIDTH)
+def _store_edges(start, wanted, lengths, strength, messages, selected, edges):
+    """The edge marginals of the wanted chains; ``messages`` are those from the right."""
+    m00, m01, m10, m11 = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH)
+    last = np.empty(WIDTH)
+    for w in range(WIDTH):
+        last[w] = _length(start, lengths, w) - 1
     for i in range(edges.shape[1]):
         for w in range(WIDTH):
-            # P(z_{i+1} = 1) where z_i is 0 and where it is 1.
-            alone[w], joined[w] = _sigmoid(right[i + 1, w]), _sigmoid(right[i + 1, w] + coupling[i + 1, w])
+            # z_i is 0 or 1; beside it, z_{i+1} is 0 with the probability 1 / (1 + odds).
+            odds = messages[i + 1, w]
+            joint = odds * strength[i + 1, w]
+            p = selected[i, w] if i < last[w] else 0.0
+            beside_zero = (1 - p) / (1 + odds) if i < last[w] else 0.0
+            beside_one = p / (1 + joint)
+            m00[w], m01[w], m10[w], m11[w] = beside_zero, beside_zero * odds, beside_one, beside_one * joint
         for w in range(min(WIDTH, edges.shape[0] - start)):
-            real = 1.0 if i + 1 < lengths[start + w] else 0.0
-            table, p = edges[start + w, i], selected[i, w]
-            table[0, 0] = real * (1 - p) * (1 - alone[w])
-            table[0, 1] = real * (1 - p) * alone[w]
-            table[1, 0] = real * p * (1 - joined[w])
-            table[1, 1] = real * p * joined[w]
+            if wanted[w]:
+                table = edges[start + w, i]
+                table[0, 0], table[0, 1], table[1, 0], table[1, 1] = m00[w], m01[w], m10[w], m11[w]
 
 
 @subroutine
-def _store_gradients(start, wanted, lengths, scale, on_fields, on_coupling, on_unary, on_tables):
+def _store_gradients(start, wanted, lengths, scale, grad_fields, grad_coupling, grad_unary, grad_tables):
     """The gradients of the wanted chains; that of the tables added up for a chain that has but one."""
-    for w in range(min(WIDTH, on_unary.shape[0] - start)):
+    for w in range(min(WIDTH, grad_unary.shape[0] - start)):
         if wanted[w]:
-            for i in range(on_unary.shape[1]):
-                on_unary[start + w, i] = on_fields[i, w]
-    if on_tables.shape[1] == 1:
-        _store_sum(start, wanted, lengths, scale, on_fields, on_coupling, on_tables)
+            for i in range(grad_unary.shape[1]):
+                grad_unary[start + w, i] = grad_fields[i, w]
+    if grad_tables.shape[1] == 1:
+        _store_sum(start, wanted, lengths, scale, grad_fields, grad_coupling, grad_tables)
         return
-    for w in range(min(WIDTH, on_tables.shape[0] - start)):
+    for w in range(min(WIDTH, grad_tables.shape[0] - start)):
         for i in range(lengths[start + w] - 1 if wanted[w] else 0):
-            _store_table(scale[w], on_fields[i, w], on_fields[i + 1, w], on_coupling[i, w], on_tables[start + w, i])
+            _store_table(
+                scale[w], grad_fields[i, w], grad_fields[i + 1, w], grad_coupling[i, w], grad_tables[start + w, i]
+            )
 
 
 @subroutine
-def _store_sum(start, wanted, lengths, scale, on_fields, on_coupling, on_tables):
+def _store_sum(start, wanted, lengths, scale, grad_fields, grad_coupling, grad_tables):
     """The gradient of one table for all edges; what is computed in padding is 0."""
     edges, left, right, both = np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH)
     for w in range(WIDTH):
         edges[w] = max(_length(start, lengths, w) - 1, 0)
-    for i in range(on_fields.shape[0] - 1):
+    for i in range(grad_fields.shape[0] - 1):
         for w in range(WIDTH):
-            left[w] += on_fields[i, w] if i < edges[w] else 0.0
-            right[w] += on_fields[i + 1, w]
-            both[w] += on_coupling[i, w]
-    for w in range(min(WIDTH, on_tables.shape[0] - start)):
+            left[w] += grad_fields[i, w] if i < edges[w] else 0.0
+            right[w] += grad_fields[i + 1, w]
+            both[w] += grad_coupling[i, w]
+    for w in range(min(WIDTH, grad_tables.shape[0] - start)):
         if wanted[w]:
-            _store_table(edges[w] * scale[w], left[w], right[w], both[w], on_tables[start + w, 0])
+            _store_table(edges[w] * scale[w], left[w], right[w], both[w], grad_tables[start + w, 0])
 
 
 @inlined
-def _store_table(stay, left, right, both, on_table):
+def _store_table(stay, left, right, both, grad_table):
     """From the gradients of a constant, of the fields on either side and of the coupling."""
-    on_table[0, 0] = stay - left - right + both
-    on_table[0, 1] = right - both
-    on_table[1, 0] = left - both
-    on_table[1, 1] = both
+    grad_table[0, 0] = stay - left - right + both
+    grad_table[0, 1] = right - both
+    grad_table[1, 0] = left - both
+    grad_table[1, 1] = both

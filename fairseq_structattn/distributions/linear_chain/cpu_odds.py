@@ -1,34 +1,44 @@
-"""The recursion of :mod:`.log_odds` on odds, for blocks of chains of :mod:`.cpu_binary` whose scores allow it.
+"""The recursion of :mod:`.log_odds` on odds, compiled for the CPU: sweeps over blocks of chains of :mod:`.cpu_binary`.
 
 With F = eᶠ, C = eᶜ, E = eʰ and K = eᴶ the messages are F_{i+1} = E_{i+1} · (1 + F_i K_i) / (1 + F_i), and likewise C
 from the right. All numbers are positive and nothing is subtracted, so that results are right to a few units in the last
 place; and a position takes one exponential and no logarithm, which makes it several times faster than log-odds. The
-price is a limited range: fields of 200 and couplings of 75 nats.
+price is a limited range: couplings of ±75 nats. Fields may have any size. Two neighbours change the log-odds of a
+position by 150 at most: with a field above 200 it is 1 but for a probability of e⁻⁵⁰, which no sum with 1 shows, and
+the rest of the field is a summand of log Z; with one as low as it likes, odds that underflow are those of a state that
+nobody needs.
+
+LLVM vectorises a loop if it reads no other row of an array that it writes, so that the message of the step before is
+kept in a row of its own; and only if the outer loop counts upwards, so that a step from the right is n − 1 − done.
 """
 
 import numpy as np
 
+from ..kernels.constants import LOG_2
 from ..kernels.numba_compile import inlined, subroutine
-from ..kernels.numba_math import EXPONENT_OF_ONE, FRACTION_BITS, LN2, copy, exp, log
-from ..semirings import NEGATIVE_INFINITY
+from ..kernels.numba_math import EXPONENT_OF_ONE, FRACTION_BITS, copy, exp, log
 
 # Chains side by side. LLVM vectorises loops over so many, not over a number that it has to be told.
 WIDTH = 32
 # A product of two odds and of four strengths, the largest number in the recursions, stays below 1e308.
 LARGEST_FIELD = 200.0
+INFINITY = float("inf")
 LARGEST_COUPLING = 75.0
 FRACTION = (1 << FRACTION_BITS) - 1
 
 
 @subroutine
-def count_in_range(fields, coupling, usual):
-    """The number of chains whose scores are in range, −inf, as in padding, among them; ``usual`` is 1.0 for those."""
+def bring_into_range(fields, coupling, usual, total):
+    """The number of chains whose scores are in range, once what fields exceed it by is added to log Z ``total``;
+    ``usual`` is 1.0 for those."""
     usual[:] = 1
     for i in range(fields.shape[0]):
         for w in range(WIDTH):
-            field, joint = abs(fields[i, w]), abs(coupling[i, w])
-            usable = (field <= LARGEST_FIELD or fields[i, w] == NEGATIVE_INFINITY) and joint <= LARGEST_COUPLING
+            usable = fields[i, w] < INFINITY and abs(coupling[i, w]) <= LARGEST_COUPLING
             usual[w] = usual[w] if usable else 0.0
+            excess = max(fields[i, w] - LARGEST_FIELD, 0.0)
+            fields[i, w] -= excess
+            total[w] += excess
     return usual.sum()
 
 
@@ -61,12 +71,12 @@ def left_messages(fields, strength, weights, left, total):
             power[w] += (bits >> FRACTION_BITS) - EXPONENT_OF_ONE
             mantissa[w] = np.int64((bits & FRACTION) | (EXPONENT_OF_ONE << FRACTION_BITS)).view(np.float64)
     for w in range(WIDTH):
-        total[w] += log(mantissa[w]) + power[w] * LN2
+        total[w] += log(mantissa[w]) + power[w] * LOG_2
 
 
 @subroutine
 def right_messages(strength, weights, left, selected):
-    """P(z_i = 1), from messages C."""
+    """P(z_i = 1), and messages C in place of E."""
     n = left.shape[0]
     message = np.zeros(WIDTH)
     for done in range(n):
@@ -76,6 +86,7 @@ def right_messages(strength, weights, left, selected):
             odds = left[i, w] * arrived
             selected[i, w] = odds / (1 + odds)
             message[w] = weights[i, w] * arrived
+            weights[i, w] = message[w]
 
 
 @subroutine
@@ -93,7 +104,7 @@ def left_tangents(fields, strength, direction, edge_direction, weights, left, le
 
 
 @subroutine
-def gradients(strength, direction, edge_direction, weights, left, left_tangent, scale, on_fields, on_coupling):
+def gradients(strength, direction, edge_direction, weights, left, left_tangent, scale, grad_fields, grad_coupling):
     """Messages C, the derivatives of their logarithms, and with them the gradients."""
     n = left.shape[0]
     message, tangent, rest = np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH)
@@ -106,8 +117,8 @@ def gradients(strength, direction, edge_direction, weights, left, left_tangent, 
             other = 1 / (1 + odds)
             p = odds * other
             both = p * joined
-            on_fields[i, w] = p * (other * (left_tangent[i, w] + arrived) + scale[w])
-            on_coupling[i, w] = both * (
+            grad_fields[i, w] = p * (other * (left_tangent[i, w] + arrived) + scale[w])
+            grad_coupling[i, w] = both * (
                 other * left_tangent[i, w] + rest[w] * tangent[w] + (1 - both) * edge_direction[i + 1, w] + scale[w]
             )
             message[w] = weights[i, w] * passed

@@ -47,7 +47,7 @@ def expectations(
         lengths: integers ``[*batch]``.
     """
     batch_shape, dtype = unary.shape[:-2], unary.dtype
-    log_partition, marginals, edges = _expectations(*_problem(unary, pairwise, lengths), with_edges)
+    log_partition, marginals, edges = operation(*_problem(unary, pairwise, lengths), with_edges)
     if with_edges:
         edges = edges.to(dtype).reshape(batch_shape + edges.shape[1:])
     return log_partition.to(dtype).reshape(batch_shape), marginals.to(dtype).reshape(unary.shape), edges
@@ -112,17 +112,17 @@ class _Expectations(Operation):
 
     def gradient(self, inputs, outputs, upstream):
         (_, tables, lengths, _), (log_partition, marginals, _, left, right) = inputs, outputs
-        on_log_partition, on_marginals, on_edges = upstream
+        grad_log_partition, grad_marginals, grad_edges = upstream
         chains, states = marginals.shape[0], marginals.shape[2]
         upstream = (
-            marginals.new_zeros(chains) if on_log_partition is None else on_log_partition,
-            torch.zeros_like(marginals) if on_marginals is None else on_marginals,
-            marginals.new_zeros(1, 1, states, states) if on_edges is None else on_edges,
+            marginals.new_zeros(chains) if grad_log_partition is None else grad_log_partition,
+            torch.zeros_like(marginals) if grad_marginals is None else grad_marginals,
+            marginals.new_zeros(1, 1, states, states) if grad_edges is None else grad_edges,
         )
-        on_unary, on_tables = torch.zeros_like(marginals), marginals.new_zeros(chains, *tables.shape[1:])
+        grad_unary, grad_tables = torch.zeros_like(marginals), marginals.new_zeros(chains, *tables.shape[1:])
         state = tables, lengths, log_partition, left, right, marginals
-        _run(_backward, chains, *state, *upstream, on_unary, on_tables)
-        return on_unary, on_tables.sum_to_size(tables.shape)
+        _run(_backward, chains, *state, *upstream, grad_unary, grad_tables)
+        return grad_unary, grad_tables.sum_to_size(tables.shape)
 
     def shapes(self, unary, tables, lengths, with_edges):
         (chains, n, states), messages = unary.shape, unary.new_empty(unary.shape)
@@ -139,7 +139,7 @@ class _Expectations(Operation):
         return unary, tables, lengths, True
 
 
-_expectations = _Expectations()
+operation = _Expectations()
 
 
 # Kernels
@@ -175,7 +175,7 @@ def _forward(first, stride, unary, tables, lengths, log_partition, left, right, 
 @kernel
 def _backward(
     first, stride, tables, lengths, log_partition, left, right, marginals,
-    on_log_partition, on_marginals, on_edges, on_unary, on_tables,
+    grad_log_partition, grad_marginals, grad_edges, grad_unary, grad_tables,
 ):  # fmt: skip
     n, states = marginals.shape[1:]
     weights, largest, edges = np.empty(tables.shape[1:]), np.empty(tables.shape[1]), np.empty((n - 1, states, states))
@@ -186,7 +186,7 @@ def _backward(
             _exponentials(table, n if tables.shape[0] == 1 else length, weights, largest)
         if length == 0 or log_partition[chain] == NEGATIVE_INFINITY:
             continue
-        p, g, g_edges = marginals[chain], on_marginals[chain], on_edges[_shared(chain, on_edges.shape[0])]
+        p, g, g_edges = marginals[chain], grad_marginals[chain], grad_edges[_shared(chain, grad_edges.shape[0])]
         copy(g[0], before[0])
         for i in range(length - 1):
             e = _shared(i, tables.shape[1])
@@ -194,7 +194,7 @@ def _backward(
             _expected_before(edges[i], g_edges[_shared(i, g_edges.shape[0])], p[i + 1], before[i], before[i + 1])
             for b in range(states):
                 before[i + 1, b] += g[i + 1, b]
-        offset = on_log_partition[chain] - _dot(p[length - 1], before[length - 1])
+        offset = grad_log_partition[chain] - _dot(p[length - 1], before[length - 1])
         after[:] = 0
         for done in range(length):
             i = length - 1 - done
@@ -203,11 +203,11 @@ def _backward(
                     after[b] += g[i + 1, b]
                 _table_gradient(
                     edges[i], g_edges[_shared(i, g_edges.shape[0])], before[i], after, offset,
-                    on_tables[chain, _shared(i, tables.shape[1])],
+                    grad_tables[chain, _shared(i, tables.shape[1])],
                 )  # fmt: skip
                 _expected_after(edges[i], g_edges[_shared(i, g_edges.shape[0])], p[i], after)
             for a in range(states):
-                on_unary[chain, i, a] = p[i, a] * (before[i, a] + after[a] + offset)
+                grad_unary[chain, i, a] = p[i, a] * (before[i, a] + after[a] + offset)
 
 
 @kernel
@@ -414,10 +414,10 @@ def _expected_after(edge, g, p, after):
 
 
 @subroutine
-def _table_gradient(edge, g, before, after, offset, on_table):
+def _table_gradient(edge, g, before, after, offset, grad_table):
     for a in range(before.shape[0]):
         for b in range(before.shape[0]):
-            on_table[a, b] += edge[a, b] * (before[a] + g[a, b] + after[b] + offset)
+            grad_table[a, b] += edge[a, b] * (before[a] + g[a, b] + after[b] + offset)
 
 
 @subroutine

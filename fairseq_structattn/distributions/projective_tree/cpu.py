@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from ..arcs import NO_HEAD
+from ..kernels.constants import LOG_2
 from ..kernels.numba_compile import kernel, over_batch, subroutine
-from ..kernels.numba_math import exp
+from ..kernels.numba_math import LOG_2_HIGH, LOG_2_LOW, exp
 from ..kernels.numba_simd import empty_lanes
 from ..operations import Operation, uniform, without_gradient
 from ..semirings import NEGATIVE_INFINITY
@@ -55,10 +56,6 @@ from .cpu_inside_outside import (
 
 SMALLEST_PARTITION = 2.0**-900
 LOG_TREES_PER_WORD = math.log(27 / 4)
-LOG_2 = math.log(2)
-# log 2 in two parts; multiples of the first are exact.
-LOG_2_HIGH = math.floor(LOG_2 * 2**32) / 2**32
-LOG_2_LOW = 1.9082149292705877e-10
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
@@ -273,7 +270,7 @@ def _scaled_exp(score):
         return 0.0, NEGATIVE_INFINITY
     unit = np.floor(score / LOG_2)
     rest = (score - unit * LOG_2_HIGH) - unit * LOG_2_LOW
-    # Of huge scores, the difference is all rounding error.
+    # The difference of huge scores is all rounding error.
     return math.exp(min(max(rest, 0.0), LOG_2)), unit
 
 

@@ -1,0 +1,6 @@
+"""Numbers that the kernels of both compilers name."""
+
+import math
+
+LOG_2 = math.log(2)
+LOG2_E = 1 / LOG_2
