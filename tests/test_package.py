@@ -130,6 +130,21 @@ def test_data_files_are_in_the_wheel():
         assert any(path.match(pattern) for pattern in packed.get(path.parent, ())), path
 
 
+@pytest.mark.parametrize("folder", ("kernels", "linear_chain", "projective_tree", "spanning_tree"))
+def test_folders_of_distributions_are_apart(folder):
+    """Kernels know no model, models do not know each other, and their classes none of their implementations."""
+    assert files(f"distributions/{folder}")
+    folders = {path.name for path in (PACKAGE / "distributions").iterdir() if path.is_dir()}
+    for path in files(f"distributions/{folder}"):
+        for name in imported(path):
+            above, _, inside = name.partition("fairseq_structattn.distributions.")
+            part, _, module = inside.partition(".")
+            if not above and part in folders - {folder, "kernels"} or folder == "kernels" and inside and part != folder:
+                raise AssertionError(f"{path} imports {name}")
+            if path.name in ("chain.py", "tree.py") and part == folder:
+                assert module.split(".")[0] == "potentials", f"{path} imports {name}"
+
+
 @pytest.mark.parametrize("layer", LAYERS[:2])
 def test_distributions_and_modules_do_not_need_fairseq(layer):
     assert files(layer)

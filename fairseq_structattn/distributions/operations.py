@@ -71,6 +71,28 @@ def value_and_gradients(function: Callable, *tensors: Tensor) -> Tuple[Tensor, T
     return value, pull(torch.ones_like(value))
 
 
+def value_and_marginals(function: Callable, *tensors: Tensor) -> Tuple[Tensor, Tuple[Tensor, ...]]:
+    """A function's value ``[batch]`` and the gradients of its sum, which carry a graph where gradients are enabled and
+    a tensor needs them."""
+    if not has_values(*tensors):
+        return value_and_gradients(function, *tensors)
+    track = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    with torch.inference_mode(False), torch.enable_grad():
+        # Never the caller's own flag: a tensor that needs no gradient is detached first.
+        leaves = [t if t.requires_grad else usable(t).detach().requires_grad_() for t in tensors]
+        value = function(*leaves)
+        total = value.sum() + leaves[0].flatten()[:0].sum()
+        found = torch.autograd.grad(total, leaves, create_graph=track, allow_unused=True)
+        # What is empty serves as its own gradient, with a graph, which the value may not depend on.
+        gradients = tuple(leaf if leaf.numel() == 0 else gradient for gradient, leaf in zip(found, leaves))
+    return (value, gradients) if track else (value.detach(), tuple(gradient.detach() for gradient in gradients))
+
+
+def usable(tensor: Tensor) -> Tensor:
+    """A tensor that autograd may keep, if this one was made in inference mode."""
+    return tensor.clone() if tensor.is_inference() else tensor
+
+
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 _is_transformed = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
@@ -166,15 +188,15 @@ class Operation:
             return first
         return tuple(map(_sum, first, self._differentiate_once(inputs, outputs, others)))
 
-    def _expected_parts(self, inputs: tuple, on_log_partition: Optional[Tensor]) -> Optional[Tensors]:
+    def _expected_parts(self, inputs: tuple, grad_log_partition: Optional[Tensor]) -> Optional[Tensors]:
         """The gradient of log Z times its upstream gradient, as a result of this operation."""
         complete = self.all_results(*inputs)
-        if on_log_partition is None or not complete:
+        if grad_log_partition is None or not complete:
             return None
         _, *marginals = self(*complete)
         potentials = inputs[: self.potentials]
         parts, pull = torch.func.vjp(self.parts, *potentials)  # type: ignore[misc]
-        weighted = (self.weigh(on_log_partition, marginal) for marginal in marginals)
+        weighted = (self.weigh(grad_log_partition, marginal) for marginal in marginals)
         return pull(tuple(marginal.to(part.dtype) for marginal, part in zip(weighted, parts)))
 
     def _differentiate_once(self, inputs: tuple, outputs: Tensors, upstream: Tensors) -> Tensors:
@@ -196,8 +218,8 @@ class Operation:
         values, pull = torch.func.vjp(gradient, *primals)  # type: ignore[misc]
         again = [upstream_again[i] for i in numbers]
         found = pull(tuple(torch.zeros_like(v) if g is None else g.to(v.dtype) for v, g in zip(values, again)))
-        on_potentials = _spread(found[: len(numbers)], numbers, self.potentials)
-        return on_potentials, _spread(found[len(numbers) :], given, self.results)
+        grad_potentials = _spread(found[: len(numbers)], numbers, self.potentials)
+        return grad_potentials, _spread(found[len(numbers) :], given, self.results)
 
     def _push_results(self, inputs: tuple, tangents: Tensors) -> Tensors:
         """Derivatives of the results in the direction of ``tangents`` of the potentials, by the specification."""
@@ -209,10 +231,10 @@ class Operation:
 
         return _push(results, [inputs[i] for i in numbers], [tangents[i] for i in numbers])
 
-    def _push_gradient(self, inputs: tuple, upstream: Tensors, tangents: Tensors, on_upstream: Tensors) -> Tensors:
+    def _push_gradient(self, inputs: tuple, upstream: Tensors, tangents: Tensors, grad_upstream: Tensors) -> Tensors:
         """The same of what ``gradient`` computes, where the upstream gradients have tangents too."""
         gradient, primals, numbers, given = self._specified_gradient(inputs, upstream)
-        pushed = _push(gradient, primals, [tangents[i] for i in numbers] + [on_upstream[i] for i in given])
+        pushed = _push(gradient, primals, [tangents[i] for i in numbers] + [grad_upstream[i] for i in given])
         return _spread(pushed, numbers, self.potentials)
 
     def _specified_gradient(self, inputs: tuple, upstream: Tensors) -> tuple:
@@ -333,9 +355,9 @@ def _keep_gradient(ctx, operation: Operation, flat: tuple) -> None:
 def _backward_of_gradient(ctx, *upstream_again: Optional[Tensor]) -> Tensors:
     operation, values = ctx.operation, _saved(ctx)
     inputs, upstream = values[: operation.inputs], values[operation.inputs :]
-    on_potentials, on_upstream = operation._differentiate_again(inputs, upstream, upstream_again)
-    between = len(inputs) - len(on_potentials) + operation.outputs
-    return (*on_potentials, *(None for _ in range(between)), *on_upstream)
+    grad_potentials, grad_upstream = operation._differentiate_again(inputs, upstream, upstream_again)
+    between = len(inputs) - len(grad_potentials) + operation.outputs
+    return (*grad_potentials, *(None for _ in range(between)), *grad_upstream)
 
 
 class _Expectations(torch.autograd.Function):
@@ -422,8 +444,8 @@ class _TransformedGradient(torch.autograd.Function):
     def jvp(ctx, *tangents):
         operation, values = ctx.operation, _saved(ctx)
         inputs, upstream = values[: operation.inputs], values[operation.inputs :]
-        on_upstream = tangents[1 + operation.inputs + operation.outputs :]
-        pushed = operation._push_gradient(inputs, upstream, tangents[1:], on_upstream)
+        grad_upstream = tangents[1 + operation.inputs + operation.outputs :]
+        pushed = operation._push_gradient(inputs, upstream, tangents[1:], grad_upstream)
         return tuple(None if p is None else p.to(d) for p, d in zip(pushed, ctx.dtypes))
 
     @staticmethod

@@ -139,6 +139,18 @@ def test_backend_decides_by_device(monkeypatch):
             kind_of_implementation(GPU)
 
 
+@pytest.mark.parametrize("model", ("linear_chain", "projective_tree", "spanning_tree"))
+@pytest.mark.parametrize("name", backend.BACKENDS)
+def test_modules_of_a_model_have_the_same_functions(model, name, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(triton_launch, "interpreted", lambda: True)
+    expected = {"auto": "cpu", "paper": "reference" if model == "spanning_tree" else "signed_log"}.get(name, name)
+    with use_backend(name):
+        module = backend.implementation(f"fairseq_structattn.distributions.{model}", CPU)
+    assert module.__name__.rpartition(".")[2] == expected
+    assert all(callable(getattr(module, function)) for function in ("expectations", "argmax", "sample"))
+
+
 def test_backend_cuda_computes_on_the_cpu_only_under_the_interpreter(monkeypatch):
     monkeypatch.setattr(triton_launch, "available", lambda: True)
     with use_backend("cuda"):

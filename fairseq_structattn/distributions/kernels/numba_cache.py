@@ -133,7 +133,7 @@ def tell() -> None:
 
 
 def stamp(dispatcher) -> str:
-    """Of all that decides about the machine code of a kernel, but for the types of its arguments and the processor."""
+    """A digest of all that decides about a kernel's machine code, but for its arguments' types and the processor."""
     parts = set(_versions())
     seen, waiting = {id(dispatcher)}, [dispatcher]
     while waiting:

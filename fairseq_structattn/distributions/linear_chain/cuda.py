@@ -1,6 +1,6 @@
 """Binary linear chain on the GPU, in Triton, with a backward pass in closed form. O(n) time and memory.
 
-Of two kinds of kernels the faster runs. Where chains are many, each has a lane that walks along it
+The faster of two kernels runs. Where chains are many, each has a lane that walks along it
 (:mod:`.triton_lanes`): nothing is exchanged, and the chip is full. Where they are few, as when a decoder attends from
 one target word after the other, that would take the latency of n steps on a chip that is mostly idle, and positions lie
 side by side in a scan instead (:mod:`.triton_scan`): several times the arithmetic, of a depth that grows with log n.

@@ -9,7 +9,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from ..operations import has_values, value_and_gradients
+from ..operations import value_and_marginals
 from ..semirings import AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
 from .potentials import NO_STATE, Potentials, mask_edges, mask_states
 
@@ -67,20 +67,13 @@ def total_and_gradients(
 
     Arguments as for :func:`total`. The results carry a graph where gradients are enabled and the potentials need them.
     """
-    if not has_values(unary, pairwise):
+    # A view made without gradients would not be found among what the value depends on.
+    with torch.enable_grad():
         edges = _per_edge(unary, pairwise)
-        value, (on_unary, on_edges) = value_and_gradients(
-            lambda nodes, pairs: total(nodes, pairs, lengths, semiring), unary, edges
-        )
-        return value, on_unary, on_edges
-    track = torch.is_grad_enabled() and (unary.requires_grad or pairwise.requires_grad)
-    with torch.inference_mode(False), torch.enable_grad():
-        unary, edges = _differentiable(unary), _differentiable(_per_edge(unary, pairwise))
-        value = total(unary, edges, lengths, semiring)
-        on_unary, on_edges = torch.autograd.grad(value.sum(), (unary, edges), create_graph=track, allow_unused=True)
-    # A single position leaves the edges unused; they are an empty tensor then.
-    on_edges = edges if on_edges is None else on_edges
-    return (value, on_unary, on_edges) if track else (value.detach(), on_unary.detach(), on_edges.detach())
+    value, (grad_unary, grad_edges) = value_and_marginals(
+        lambda nodes, pairs: total(nodes, pairs, lengths, semiring), unary, edges
+    )
+    return value, grad_unary, grad_edges
 
 
 def _numbers(indicators: Tensor) -> Tensor:
@@ -90,10 +83,3 @@ def _numbers(indicators: Tensor) -> Tensor:
 def _per_edge(unary: Tensor, pairwise: Tensor) -> Tensor:
     n, states = unary.shape[-2:]
     return pairwise.expand(unary.shape[:-2] + (max(n - 1, 0), states, states))
-
-
-def _differentiable(tensor: Tensor) -> Tensor:
-    # Never the caller's own flag: a tensor that needs no gradient is detached first.
-    if tensor.requires_grad:
-        return tensor
-    return (tensor.clone() if tensor.is_inference() else tensor.detach()).requires_grad_()

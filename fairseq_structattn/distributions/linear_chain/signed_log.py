@@ -92,13 +92,13 @@ def paper_gradients(unary: Tensor, pairwise: Tensor, lengths: Tensor, grad_margi
         _at(beta_hat, (..., slice(1, None), None, slice(None))).times(SignedLog.exp(left)),
         SignedLog.exp(left + right).times(_at(factor, (..., None))),
     )
-    on_edges = terms[0].plus(terms[1]).plus(terms[2]).times(SignedLog.exp(potentials)).real()
-    on_edges = on_edges.masked_fill(~real[..., 1:, :, None], 0)
+    grad_edges = terms[0].plus(terms[1]).plus(terms[2]).times(SignedLog.exp(potentials)).real()
+    grad_edges = grad_edges.masked_fill(~real[..., 1:, :, None], 0)
 
     # The edge from the start symbol, where α is 1 and α̂ is 0.
     first = _at(beta_hat, (..., 0, slice(None))).plus(SignedLog.exp(beta[..., 0, :]).times(_at(factor, (..., 0))))
-    on_first = first.times(SignedLog.exp(unary[..., 0, :])).real().masked_fill(~real[..., 0, :], 0)
-    return torch.cat((on_first.unsqueeze(-2), on_edges.sum(-2)), -2), on_edges
+    grad_first = first.times(SignedLog.exp(unary[..., 0, :])).real().masked_fill(~real[..., 0, :], 0)
+    return torch.cat((grad_first.unsqueeze(-2), grad_edges.sum(-2)), -2), grad_edges
 
 
 def _forward(unary: Tensor, edges: Tuple[Tensor, ...]) -> List[Tensor]:
@@ -118,20 +118,20 @@ def _backward(unary: Tensor, edges: Tuple[Tensor, ...], real: Tensor) -> List[Te
     return messages
 
 
-def _forward_hat(on_beta: SignedLog, edges: Tuple[Tensor, ...]) -> List[SignedLog]:
-    messages = [_at(on_beta, (..., 0, slice(None)))]
+def _forward_hat(grad_beta: SignedLog, edges: Tuple[Tensor, ...]) -> List[SignedLog]:
+    messages = [_at(grad_beta, (..., 0, slice(None)))]
     for i, edge in enumerate(edges):
         arriving = _at(messages[-1], (..., None)).times(SignedLog.exp(edge)).sum(-2)
-        messages.append(_at(on_beta, (..., i + 1, slice(None))).plus(arriving))
+        messages.append(_at(grad_beta, (..., i + 1, slice(None))).plus(arriving))
     return messages
 
 
-def _backward_hat(on_alpha: SignedLog, edges: Tuple[Tensor, ...]) -> List[SignedLog]:
+def _backward_hat(grad_alpha: SignedLog, edges: Tuple[Tensor, ...]) -> List[SignedLog]:
     # The upstream gradient is 0 in padding, so that what comes from there is 0.
-    messages = [_at(on_alpha, (..., -1, slice(None)))]
+    messages = [_at(grad_alpha, (..., -1, slice(None)))]
     for i in range(len(edges) - 1, -1, -1):
         arriving = SignedLog.exp(edges[i]).times(_at(messages[0], (..., None, slice(None)))).sum(-1)
-        messages.insert(0, _at(on_alpha, (..., i, slice(None))).plus(arriving))
+        messages.insert(0, _at(grad_alpha, (..., i, slice(None))).plus(arriving))
     return messages
 
 

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kernels.triton_launch import on_device_of
+from ..kernels.triton_scaled import LOG2_E, LOG_2
 from ..operations import Operation
 from . import reference
 from .potentials import edge_tables, without_padding
@@ -35,8 +36,6 @@ FORWARD_TILE, BACKWARD_TILE = 8, 4
 # Stands for −inf: a difference of two is no NaN. What is impossible scores below half of it.
 FORBIDDEN = tl.constexpr(-1e30)
 IMPOSSIBLE = tl.constexpr(-5e29)
-LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2 = tl.constexpr(0.6931471805599453)
 
 
 class LaneExpectations(Operation):
@@ -62,22 +61,22 @@ class LaneExpectations(Operation):
 
     def gradient(self, inputs, outputs, upstream):
         (unary, tables, lengths), (log_partition, _) = (tensor.contiguous() for tensor in inputs), outputs
-        on_log_partition, on_marginals = upstream
+        grad_log_partition, grad_marginals = upstream
         chains, n = unary.shape
         # A number that is repeated takes no memory, and no time to be read.
         nothing = unary.new_zeros(())
-        on_log_partition = nothing.expand(chains) if on_log_partition is None else on_log_partition
-        on_marginals = nothing.expand(chains, n) if on_marginals is None else on_marginals
-        on_unary, on_tables = torch.empty_like(unary), tables.new_empty(chains, *tables.shape[1:])
+        grad_log_partition = nothing.expand(chains) if grad_log_partition is None else grad_log_partition
+        grad_marginals = nothing.expand(chains, n) if grad_marginals is None else grad_marginals
+        grad_unary, grad_tables = torch.empty_like(unary), tables.new_empty(chains, *tables.shape[1:])
         if chains > 0:
             entering = unary.new_empty(2, triton.cdiv(n, BACKWARD_TILE), chains)
             with on_device_of(unary):
                 backward_kernel[(triton.cdiv(chains, CHAINS),)](
-                    unary, tables, lengths, log_partition, on_log_partition, on_marginals, on_unary, on_tables,
-                    entering, chains, n, _chain_stride(tables), on_log_partition.stride(0), *on_marginals.stride(),
+                    unary, tables, lengths, log_partition, grad_log_partition, grad_marginals, grad_unary, grad_tables,
+                    entering, chains, n, _chain_stride(tables), grad_log_partition.stride(0), *grad_marginals.stride(),
                     PER_EDGE=tables.shape[1] != 1, CHAINS=CHAINS, TILE=BACKWARD_TILE, num_warps=NUM_WARPS,
                 )  # fmt: skip
-        return on_unary, on_tables.sum_to_size(tables.shape)
+        return grad_unary, grad_tables.sum_to_size(tables.shape)
 
     def shapes(self, unary, tables, lengths):
         return unary.new_empty(unary.shape[:1]), unary.new_empty(unary.shape)
@@ -125,7 +124,7 @@ def forward_kernel(
         )
         total += tl.log2(factor)
     total += tl.log2(1 + tl.exp2(-tl.abs(message)))
-    log_z = tl.where(length == 0, 0.0, tl.where(total < IMPOSSIBLE, float("-inf"), total * LN_2))
+    log_z = tl.where(length == 0, 0.0, tl.where(total < IMPOSSIBLE, float("-inf"), total * LOG_2))
     tl.store(log_partition + rows, log_z, mask=real)
     # What follows reads messages that other lanes may have stored.
     tl.debug_barrier()
@@ -143,11 +142,11 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["chains", "n", "table_stride", "log_partition_stride", "row_stride"])
 def backward_kernel(
-    unary, tables, lengths, log_partition, on_log_partition, on_marginals, on_unary, on_tables, entering,
+    unary, tables, lengths, log_partition, grad_log_partition, grad_marginals, grad_unary, grad_tables, entering,
     chains, n, table_stride, log_partition_stride, row_stride, column_stride,
     PER_EDGE: tl.constexpr, CHAINS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Fills ``on_unary`` and ``on_tables``. ``entering`` ``[2, tiles, chains]`` is scratch: messages into tiles, and
+    """Fills ``grad_unary`` and ``grad_tables``. ``entering`` ``[2, tiles, chains]`` is for messages into tiles, and
     their derivatives."""
     rows, real, length, longest = _chains_of_program(lengths, chains, n, CHAINS)
     end = tl.where(real, n, 0)
@@ -156,8 +155,8 @@ def backward_kernel(
     tables += rows * table_stride
     table = _load_table(tables, 0, length > 1)
     scratch_stride = chains.to(tl.int64)
-    upstream = on_marginals + rows * row_stride
-    scale = tl.load(on_log_partition + rows * log_partition_stride, mask=real & (length > 0), other=0.0)
+    upstream = grad_marginals + rows * row_stride
+    scale = tl.load(grad_log_partition + rows * log_partition_stride, mask=real & (length > 0), other=0.0)
     tiles = tl.cdiv(longest, TILE)
     tangents = entering + tl.cdiv(n, TILE) * scratch_stride
     message = tl.full([CHAINS, 1], FORBIDDEN, unary.dtype.element_ty)
@@ -172,7 +171,7 @@ def backward_kernel(
         )
     # What follows reads messages that other lanes may have stored.
     tl.debug_barrier()
-    edges = on_tables + rows * (4 * (n - 1) if PER_EDGE else 4)
+    edges = grad_tables + rows * (4 * (n - 1) if PER_EDGE else 4)
     message, tangent = tl.full([CHAINS, 1], FORBIDDEN, unary.dtype.element_ty), tl.zeros_like(message)
     sums = (tangent, tangent, tangent, tangent)
     for done in range(tiles):
@@ -188,8 +187,8 @@ def backward_kernel(
             scores, direction, left, left_tangent, message, tangent, sums, scale,
             tile * TILE, length, end, tables, table, edges, PER_EDGE,
         )  # fmt: skip
-        _store_tile(on_unary + rows * n, tile * TILE, end, gradient, TILE)
-    _store_zeros(on_unary + rows * n, tiles, n, end, CHAINS, TILE)
+        _store_tile(grad_unary + rows * n, tile * TILE, end, gradient, TILE)
+    _store_zeros(grad_unary + rows * n, tiles, n, end, CHAINS, TILE)
     if PER_EDGE:
         for edge in range(tiles * TILE, n - 1):
             _store_table(edges, edge, real, sums)
@@ -294,16 +293,16 @@ def _gradients(
         )
         excess = scale - one * left_tangent - (m01 + m11) * tangent
         edge = length > start + 1
-        on_table = (
+        grad_table = (
             tl.where(edge, m00 * excess, 0.0),
             tl.where(edge, m01 * (excess + tangent), 0.0),
             tl.where(edge, m10 * (excess + left_tangent), 0.0),
             tl.where(edge, m11 * (excess + left_tangent + tangent), 0.0),
         )
         if PER_EDGE:
-            _store_table(edges, start, end > start + 1, on_table)
+            _store_table(edges, start, end > start + 1, grad_table)
         else:
-            sums = (sums[0] + on_table[0], sums[1] + on_table[1], sums[2] + on_table[2], sums[3] + on_table[3])
+            sums = (sums[0] + grad_table[0], sums[1] + grad_table[1], sums[2] + grad_table[2], sums[3] + grad_table[3])
         inside = length > start
         message = tl.where(inside, scores + increment, FORBIDDEN)
         tangent = tl.where(inside, direction + arrived, 0.0)
@@ -332,7 +331,7 @@ def _gradients(
 def _hand_on(message, beside_zero, beside_one):
     """The mass that a message gives to a state whose table has these scores beside its two: 2^largest · (1 + rest); and
     the log-odds that it came from state 1."""
-    # Of the two states of a message the more likely one has the score 0.
+    # The more likely of the two states of a message has the score 0.
     shift = tl.maximum(message, 0.0)
     from_zero, from_one = beside_zero - shift, beside_one + (message - shift)
     log_odds = from_one - from_zero
@@ -460,8 +459,8 @@ def _binary(scores):
 
 
 def _configurations():
-    tensors = ["unary", "tables", "log_partition", "marginals", "entering", "on_log_partition", "on_marginals"]
-    tensors += ["on_unary", "on_tables"]
+    tensors = ["unary", "tables", "log_partition", "marginals", "entering", "grad_log_partition", "grad_marginals"]
+    tensors += ["grad_unary", "grad_tables"]
     for kernel, tile in ((forward_kernel, FORWARD_TILE), (backward_kernel, BACKWARD_TILE)):
         constants = {"CHAINS": CHAINS, "TILE": tile}
         if "column_stride" in kernel.arg_names:

@@ -64,22 +64,22 @@ class ScanExpectations(Operation):
 
     def gradient(self, inputs, outputs, upstream):
         unary, tables, ends, lengths = (None if tensor is None else tensor.contiguous() for tensor in inputs[:4])
-        (log_partition, _, _, messages), (on_log_partition, on_marginals, on_edges) = outputs, upstream
+        (log_partition, _, _, messages), (grad_log_partition, grad_marginals, grad_edges) = outputs, upstream
         chains, n = unary.shape
         # A number that is repeated takes no memory, and no time to be read.
         nothing = unary.new_zeros(())
-        on_log_partition = nothing.expand(chains) if on_log_partition is None else on_log_partition
-        on_marginals = nothing.expand(chains, n) if on_marginals is None else on_marginals
-        on_unary, on_tables = torch.empty_like(unary), tables.new_empty(chains, *tables.shape[1:])
-        on_ends = None if ends is None else unary.new_empty(chains, 4)
+        grad_log_partition = nothing.expand(chains) if grad_log_partition is None else grad_log_partition
+        grad_marginals = nothing.expand(chains, n) if grad_marginals is None else grad_marginals
+        grad_unary, grad_tables = torch.empty_like(unary), tables.new_empty(chains, *tables.shape[1:])
+        grad_ends = None if ends is None else unary.new_empty(chains, 4)
         _launch(
-            backward_kernel, unary, tables, ends, lengths, log_partition, messages, on_log_partition, on_marginals,
-            _or(on_edges, unary).contiguous(), on_unary, on_tables, _or(on_ends, unary), torch.empty_like(unary),
-            on_log_partition.stride(0), *on_marginals.stride(), on_tables.stride(0),
-            with_edges=int(on_edges is not None),
+            backward_kernel, unary, tables, ends, lengths, log_partition, messages, grad_log_partition, grad_marginals,
+            _or(grad_edges, unary).contiguous(), grad_unary, grad_tables, _or(grad_ends, unary),
+            torch.empty_like(unary), grad_log_partition.stride(0), *grad_marginals.stride(), grad_tables.stride(0),
+            with_edges=int(grad_edges is not None),
         )  # fmt: skip
-        on_ends = None if ends is None else on_ends.sum_to_size(ends.shape)
-        return on_unary, on_tables.sum_to_size(tables.shape), on_ends
+        grad_ends = None if ends is None else grad_ends.sum_to_size(ends.shape)
+        return grad_unary, grad_tables.sum_to_size(tables.shape), grad_ends
 
     def shapes(self, unary, tables, ends, lengths, with_edges):
         chains, n = unary.shape
@@ -194,31 +194,35 @@ def forward_kernel(
 
 @triton.jit(
     do_not_specialize=[
-        "log_partition_stride", "row_stride", "column_stride", "on_tables_stride",
+        "log_partition_stride", "row_stride", "column_stride", "grad_tables_stride",
         "chains", "n", "table_stride", "edge_stride", "ends_stride", "has_ends", "with_edges",
     ]
 )  # fmt: skip
 def backward_kernel(
-    unary, tables, ends, lengths, log_partition, messages, on_log_partition, on_marginals, on_edges,
-    on_unary, on_tables, on_ends, tangents, log_partition_stride, row_stride, column_stride, on_tables_stride,
+    unary, tables, ends, lengths, log_partition, messages, grad_log_partition, grad_marginals, grad_edges,
+    grad_unary, grad_tables, grad_ends, tangents, log_partition_stride, row_stride, column_stride, grad_tables_stride,
     chains, n, table_stride, edge_stride, ends_stride, has_ends, with_edges, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Fills ``on_unary``, ``on_tables`` and, with ``has_ends``, ``on_ends``. ``tangents`` ``[chains, n]`` is scratch:
+    """Fills ``grad_unary``, ``grad_tables`` and, with ``has_ends``, ``grad_ends``. ``tangents`` ``[chains, n]`` is for
     derivatives of the messages from the left."""
     chain = tl.program_id(0).to(tl.int64)
     length = _length_of(lengths, chain, n)
     # Nothing is read of an impossible chain, whose gradients are zero.
     length = tl.where(tl.load(log_partition + chain) == float("-inf"), 0, length)
     size = chains.to(tl.int64) * n
-    unary, messages, on_unary = unary + chain * n, messages + chain * n, on_unary + chain * n
-    tables, on_tables, tangents = (
+    unary, messages, grad_unary = unary + chain * n, messages + chain * n, grad_unary + chain * n
+    tables, grad_tables, tangents = (
         tables + chain * table_stride,
-        on_tables + chain * on_tables_stride,
+        grad_tables + chain * grad_tables_stride,
         tangents + chain * n,
     )
-    upstream, on_edges, on_ends = on_marginals + chain * row_stride, on_edges + chain * 4 * (n - 1), on_ends + chain * 4
+    upstream, grad_edges, grad_ends = (
+        grad_marginals + chain * row_stride,
+        grad_edges + chain * 4 * (n - 1),
+        grad_ends + chain * 4,
+    )
     only = tl.arange(0, 1)
-    scale = tl.load(on_log_partition + chain * log_partition_stride + only, mask=only < length, other=0.0)
+    scale = tl.load(grad_log_partition + chain * log_partition_stride + only, mask=only < length, other=0.0)
     lanes = tl.arange(0, TILE)
     has_upstream = lanes < TILE * with_edges
     tiles = tl.cdiv(length, TILE)
@@ -227,14 +231,14 @@ def backward_kernel(
         position = lanes + tile * TILE
         real, has_left = position < length, (position < length) & (position > 0)
         zero_zero, zero_one, one_zero, one_one = _state_before(messages, size, tables, edge_stride, position, has_left)
-        g00, g01, g10, g11 = _load_table(on_edges, 4, position - 1, has_left & has_upstream, 0.0)
+        g00, g01, g10, g11 = _load_table(grad_edges, 4, position - 1, has_left & has_upstream, 0.0)
         direction = _load_upstream(upstream, column_stride, position, real)
         direction += (one_one * g11 + zero_one * g01) - (one_zero * g10 + zero_zero * g00)
         derivative = _scan_affine(one_one - one_zero, direction, tangent)
         tl.store(tangents + position, derivative, mask=real)
         tangent = _last(derivative, lanes, TILE)
     if has_ends != 0:
-        tl.store(on_ends + tl.arange(0, 4), tl.zeros([4], unary.dtype.element_ty))
+        tl.store(grad_ends + tl.arange(0, 4), tl.zeros([4], unary.dtype.element_ty))
     # What follows reads derivatives that other lanes have stored, and stores over these zeros.
     tl.debug_barrier()
     tangent = tl.zeros_like(scale)
@@ -245,7 +249,7 @@ def backward_kernel(
         zero_zero, zero_one, one_zero, one_one = _state_after(
             unary, messages + 2 * size, size, tables, edge_stride, position, real & ~last
         )
-        g00, g01, g10, g11 = _load_table(on_edges, 4, position, real & ~last & has_upstream, 0.0)
+        g00, g01, g10, g11 = _load_table(grad_edges, 4, position, real & ~last & has_upstream, 0.0)
         factor = one_one - zero_one
         term = factor * _load_upstream(upstream, column_stride, position + 1, real & ~last)
         term += (one_one * g11 + one_zero * g10) - (zero_one * g01 + zero_zero * g00)
@@ -256,34 +260,34 @@ def backward_kernel(
         right, right_unit = _load_message(messages + 2 * size, size, position, real)
         zero, one = _shares_of_states(left * right, left_unit + right_unit)
         derivative = tl.load(tangents + position, mask=real, other=0.0) + arrived
-        on_zero, on_one = zero * (scale - one * derivative), one * (scale + zero * derivative)
-        tl.store(on_unary + position, on_one, mask=real)
+        grad_zero, grad_one = zero * (scale - one * derivative), one * (scale + zero * derivative)
+        tl.store(grad_unary + position, grad_one, mask=real)
         if has_ends != 0:
-            _store_end(on_ends, real & (position == 0), on_zero, on_one)
-            _store_end(on_ends + 2, last, on_zero, on_one)
+            _store_end(grad_ends, real & (position == 0), grad_zero, grad_one)
+            _store_end(grad_ends + 2, last, grad_zero, grad_one)
 
         # How far the derivative of each pair of states on the left edge exceeds the expected one.
         m00, m01, m10, m11 = _left_edge(messages, size, tables, edge_stride, position, has_left, zero, one)
-        g00, g01, g10, g11 = _load_table(on_edges, 4, position - 1, has_left & has_upstream, 0.0)
+        g00, g01, g10, g11 = _load_table(grad_edges, 4, position - 1, has_left & has_upstream, 0.0)
         before = tl.load(tangents + position - 1, mask=has_left, other=0.0)
         here = arrived + _load_upstream(upstream, column_stride, position, real)
         g01, g10, g11 = g01 + here, g10 + before, g11 + (before + here)
         excess = scale - (m00 * g00 + m01 * g01 + m10 * g10 + m11 * g11)
         m00, m01, m10, m11 = m00 * (excess + g00), m01 * (excess + g01), m10 * (excess + g10), m11 * (excess + g11)
         if edge_stride != 0:
-            _store_table(on_tables, position - 1, has_left, m00, m01, m10, m11)
+            _store_table(grad_tables, position - 1, has_left, m00, m01, m10, m11)
         else:
             sum00, sum01 = sum00 + tl.sum(m00, 0, keep_dims=True), sum01 + tl.sum(m01, 0, keep_dims=True)
             sum10, sum11 = sum10 + tl.sum(m10, 0, keep_dims=True), sum11 + tl.sum(m11, 0, keep_dims=True)
     for start in range(length, n, TILE):
         position = lanes + start
         nothing = tl.zeros([TILE], unary.dtype.element_ty)
-        tl.store(on_unary + position, nothing, mask=position < n)
+        tl.store(grad_unary + position, nothing, mask=position < n)
         if edge_stride != 0:
             padding = (position > 0) & (position < n)
-            _store_table(on_tables, position - 1, padding, nothing, nothing, nothing, nothing)
+            _store_table(grad_tables, position - 1, padding, nothing, nothing, nothing, nothing)
     if edge_stride == 0:
-        _store_table(on_tables, only, only == 0, sum00, sum01, sum10, sum11)
+        _store_table(grad_tables, only, only == 0, sum00, sum01, sum10, sum11)
 
 
 # Scans
@@ -500,7 +504,7 @@ def _store_table(tables, edge, mask, w00, w01, w10, w11):
 
 
 def _configurations():
-    integers = ["chains", "n", "log_partition_stride", "row_stride", "column_stride", "on_tables_stride"]
+    integers = ["chains", "n", "log_partition_stride", "row_stride", "column_stride", "grad_tables_stride"]
     integers += ["table_stride", "edge_stride", "ends_stride", "has_ends", "with_edges"]
     types = dict(dict.fromkeys(integers, "i32"), lengths="*i64")
     for kernel in (forward_kernel, backward_kernel):

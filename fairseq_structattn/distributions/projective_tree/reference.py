@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..arcs import NO_HEAD
-from ..operations import has_values, value_and_gradients
+from ..operations import usable, value_and_marginals
 from ..semirings import NEGATIVE_INFINITY, AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
 
 
@@ -59,19 +59,10 @@ def expectations(
 
     Arguments as for :func:`total`. The results carry a graph where gradients are enabled and the scores need them.
     """
-    if not has_values(scores):
-        value, (marginals,) = value_and_gradients(lambda scores: total(scores, lengths, single_root, semiring), scores)
-        return value, marginals
-    track = torch.is_grad_enabled() and scores.requires_grad
-    with torch.inference_mode(False), torch.enable_grad():
-        if not scores.requires_grad:
-            # Never the caller's own flag.
-            scores = _usable(scores.detach()).requires_grad_()
-        value = total(scores, _usable(lengths), single_root, semiring)
-        if scores.numel() == 0:
-            return value, scores if track else scores.detach()
-        (on_scores,) = torch.autograd.grad(value.sum(), scores, create_graph=track)
-    return (value, on_scores) if track else (value.detach(), on_scores.detach())
+    value, (gradient,) = value_and_marginals(
+        lambda scores: total(scores, usable(lengths), single_root, semiring), scores
+    )
+    return value, gradient
 
 
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
@@ -87,11 +78,6 @@ def sample(
     copies = scores.detach().expand(count, batch, n + 1, n).reshape(count * batch, n + 1, n)
     trees = expectations(copies, lengths.repeat(count), single_root, SamplingSemiring(generator))[1]
     return _heads(trees).reshape(count, batch, n)
-
-
-def _usable(tensor: Tensor) -> Tensor:
-    """A tensor that autograd may keep, if this one was made in inference mode."""
-    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def _sum(semiring: AnySemiring, terms: list) -> Tensor:

@@ -56,18 +56,18 @@ class _Expectations(torch.autograd.Function):
         right_scores, left_scores, inner, outer, log_marginals, marginals, lengths = ctx.saved_tensors
         direction = SignedLog.of(torch.stack(_arcs_to_charts(upstream, 0.0)))
         weighted = SignedLog.exp(log_marginals).times(direction)
-        on_inner, on_outer = _Gradient(inner), _Gradient(outer)
+        grad_inner, grad_outer = _Gradient(inner), _Gradient(outer)
         for arc, log_size, sign in zip((RIGHT_ARC, LEFT_ARC), *weighted):
-            on_inner.add(arc, ..., SignedLog(log_size, sign))
-            on_outer.add(arc, ..., SignedLog(log_size, sign))
+            grad_inner.add(arc, ..., SignedLog(log_size, sign))
+            grad_outer.add(arc, ..., SignedLog(log_size, sign))
         # Every marginal is divided by Z.
         total = SignedLog(*(part.transpose(0, 1).flatten(1) for part in weighted)).sum(1)
         items = torch.arange(len(upstream), device=upstream.device)
-        on_inner.add(RIGHT, (items, lengths, 0), SignedLog(total.log_size, -total.sign))
-        on_scores = _Gradient(torch.stack((right_scores, left_scores)))
-        _back_through_outside(inner, outer, (right_scores, left_scores), on_inner, on_outer, on_scores)
-        _back_through_inside(inner, on_inner, on_scores)
-        return _charts_to_arcs(*on_scores.total.real()) + grad_log_partition[:, None, None] * marginals, None
+        grad_inner.add(RIGHT, (items, lengths, 0), SignedLog(total.log_size, -total.sign))
+        grad_scores = _Gradient(torch.stack((right_scores, left_scores)))
+        _back_through_outside(inner, outer, (right_scores, left_scores), grad_inner, grad_outer, grad_scores)
+        _back_through_inside(inner, grad_inner, grad_scores)
+        return _charts_to_arcs(*grad_scores.total.real()) + grad_log_partition[:, None, None] * marginals, None
 
 
 class _Gradient:
@@ -120,9 +120,9 @@ def _back_through_outside(
     inner: Tensor,
     outer: Tensor,
     scores: Tuple[Tensor, Tensor],
-    on_inner: _Gradient,
-    on_outer: _Gradient,
-    on_scores: _Gradient,
+    grad_inner: _Gradient,
+    grad_outer: _Gradient,
+    grad_scores: _Gradient,
 ) -> None:
     """From short spans to long ones: an outside passes its derivative on to the terms of its sum, by their shares."""
     for width in range(1, inner.shape[2]):
@@ -131,31 +131,31 @@ def _back_through_outside(
             around = outer[parent][spans].unsqueeze(1)
             for child, at_child, sibling, at_sibling in ((a, at_a, b, at_b), (b, at_b, a, at_a)):
                 share = _share(around + inner[sibling][at_sibling], outer[child][at_child])
-                passed = on_outer.get(child, at_child).times(share)
-                on_outer.add(parent, spans, passed.sum(1))
-                on_inner.add(sibling, at_sibling, passed)
+                passed = grad_outer.get(child, at_child).times(share)
+                grad_outer.add(parent, spans, passed.sum(1))
+                grad_inner.add(sibling, at_sibling, passed)
             if parent == BOTH:
                 for direction, arc in enumerate((RIGHT_ARC, LEFT_ARC)):
                     share = _share(outer[arc][spans] + scores[direction][spans], outer[BOTH][spans])
-                    passed = on_outer.get(BOTH, spans).times(share)
-                    on_outer.add(arc, spans, passed)
-                    on_scores.add(direction, spans, passed)
+                    passed = grad_outer.get(BOTH, spans).times(share)
+                    grad_outer.add(arc, spans, passed)
+                    grad_scores.add(direction, spans, passed)
 
 
-def _back_through_inside(inner: Tensor, on_inner: _Gradient, on_scores: _Gradient) -> None:
+def _back_through_inside(inner: Tensor, grad_inner: _Gradient, grad_scores: _Gradient) -> None:
     """From long spans to short ones, likewise."""
     for width in range(inner.shape[2] - 1, 0, -1):
         spans = _spans(width, inner[BOTH])
         for parent, a, at_a, b, at_b in reversed(list(_rules(width, inner[BOTH]))):
             if parent == BOTH:
                 for direction, arc in enumerate((RIGHT_ARC, LEFT_ARC)):
-                    on_inner.add(BOTH, spans, on_inner.get(arc, spans))
-                    on_scores.add(direction, spans, on_inner.get(arc, spans))
+                    grad_inner.add(BOTH, spans, grad_inner.get(arc, spans))
+                    grad_scores.add(direction, spans, grad_inner.get(arc, spans))
             share = _share(inner[a][at_a] + inner[b][at_b], inner[parent][spans].unsqueeze(1))
-            whole = on_inner.get(parent, spans)
+            whole = grad_inner.get(parent, spans)
             passed = SignedLog(whole.log_size.unsqueeze(1), whole.sign.unsqueeze(1)).times(share)
-            on_inner.add(a, at_a, passed)
-            on_inner.add(b, at_b, passed)
+            grad_inner.add(a, at_a, passed)
+            grad_inner.add(b, at_b, passed)
 
 
 # Charts and their indices

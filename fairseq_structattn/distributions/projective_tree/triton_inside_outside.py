@@ -1,7 +1,7 @@
 """The recursions of projective trees for Triton kernels: one width at a time, for the spans that begin at ``starts``.
 
-They are those of :mod:`.cpu_inside_outside`. Of what a span is made of, all is shorter than itself, and its outside is
-made of those of longer ones, but for the arc from end to end: that term is added in registers.
+They are those of :mod:`.cpu_inside_outside`. A span is made of shorter ones, and its outside of those of longer ones,
+but for the arc from end to end: that term is added in registers.
 
 **Charts.** A chart has rows of n + 1, n, n − 1 … spans, one row for each width from 0 to n. The charts of a sentence
 follow each other in the order of their numbers, ``size`` apart. ``values`` and ``tangents`` have all of them, ``units``
@@ -102,8 +102,8 @@ def inside_tangents(directions, values, units, tangents, size, width, starts, n,
     left, left_unit = _load(values, units, LEFT, size, at, spans)
     right_arc, right_arc_unit = _load(values, units, RIGHT_ARC, size, at, spans)
     left_arc, left_arc_unit = _load(values, units, LEFT_ARC, size, at, spans)
-    on_both = tl.zeros((SPLITS, starts.shape[0]), values.dtype.element_ty)
-    on_right, on_left = on_both, on_both
+    grad_both = tl.zeros((SPLITS, starts.shape[0]), values.dtype.element_ty)
+    grad_right, grad_left = grad_both, grad_both
     for first in range(0, width, SPLITS):
         k = first + tl.arange(0, SPLITS)[:, None]
         halves = spans[None, :] & (k < width)
@@ -111,16 +111,16 @@ def inside_tangents(directions, values, units, tangents, size, width, starts, n,
         begin = row(k, n) + starts[None, :]
         meeting = row(width - k, n) + starts[None, :] + k
         after = row(width - 1 - k, n) + starts[None, :] + k + 1
-        on_both += _weighted(values, units, tangents, RIGHT, begin, LEFT, after, both_unit, size, halves)
-        on_right += _weighted(values, units, tangents, RIGHT_ARC, begin, RIGHT, meeting, right_unit, size, parts)
-        on_left += _weighted(values, units, tangents, LEFT, begin, LEFT_ARC, meeting, left_unit, size, parts)
-    both_tangent = _quotient(tl.sum(on_both, 0), both)
+        grad_both += _weighted(values, units, tangents, RIGHT, begin, LEFT, after, both_unit, size, halves)
+        grad_right += _weighted(values, units, tangents, RIGHT_ARC, begin, RIGHT, meeting, right_unit, size, parts)
+        grad_left += _weighted(values, units, tangents, LEFT, begin, LEFT_ARC, meeting, left_unit, size, parts)
+    both_tangent = _quotient(tl.sum(grad_both, 0), both)
     right_arc_tangent += both_tangent
     left_arc_tangent += both_tangent
     last = right_arc * power_of_two(right_arc_unit - right_unit) * right_arc_tangent
-    right_tangent = _quotient(tl.sum(on_right, 0) + last, right)
+    right_tangent = _quotient(tl.sum(grad_right, 0) + last, right)
     last = left_arc * power_of_two(left_arc_unit - left_unit) * left_arc_tangent
-    left_tangent = _quotient(tl.sum(on_left, 0) + last, left)
+    left_tangent = _quotient(tl.sum(grad_left, 0) + last, left)
     tl.store(tangents + BOTH * size + at, both_tangent, mask=spans)
     tl.store(tangents + RIGHT * size + at, right_tangent, mask=spans)
     tl.store(tangents + LEFT * size + at, left_tangent, mask=spans)

@@ -70,18 +70,18 @@ class _Elimination(Operation):
     def gradient(self, inputs, outputs, upstream):
         (scores, lengths, single_root), (log_partition, marginals, *tape, adjoint) = inputs, outputs
         problem = (scores.contiguous(), lengths.contiguous(), *tape)
-        on_log_partition, on_marginals = upstream
-        if on_log_partition is None:
-            on_log_partition = torch.zeros_like(log_partition)
-        if on_marginals is None:
+        grad_log_partition, grad_marginals = upstream
+        if grad_log_partition is None:
+            grad_log_partition = torch.zeros_like(log_partition)
+        if grad_marginals is None:
             possible = log_partition != float("-inf")
-            return (torch.where(possible, on_log_partition, 0)[:, None, None] * marginals,)
-        on_log_partition, on_marginals = on_log_partition.contiguous(), on_marginals.contiguous()
-        tangents, on_scores = torch.empty_like(marginals), torch.empty_like(marginals)
-        _run(triton_elimination.eliminate_tangents, single_root, *problem, on_marginals, tangents)
-        state = log_partition, adjoint, on_log_partition, on_marginals, tangents
-        _run(triton_elimination.distribute_tangents, single_root, *problem, *state, on_scores)
-        return (on_scores,)
+            return (torch.where(possible, grad_log_partition, 0)[:, None, None] * marginals,)
+        grad_log_partition, grad_marginals = grad_log_partition.contiguous(), grad_marginals.contiguous()
+        tangents, grad_scores = torch.empty_like(marginals), torch.empty_like(marginals)
+        _run(triton_elimination.eliminate_tangents, single_root, *problem, grad_marginals, tangents)
+        state = log_partition, adjoint, grad_log_partition, grad_marginals, tangents
+        _run(triton_elimination.distribute_tangents, single_root, *problem, *state, grad_scores)
+        return (grad_scores,)
 
     def shapes(self, scores, lengths, single_root):
         batch, n = len(scores), scores.shape[-1]
@@ -110,7 +110,7 @@ def _run(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:
 
 def _configurations():
     floats = ["scores", "mantissas", "exponents", "pivots", "adjoint", "log_partition", "marginals", "tangents"]
-    floats += ["on_log_partition", "on_marginals", "on_scores"]
+    floats += ["grad_log_partition", "grad_marginals", "grad_scores"]
     types = dict.fromkeys(floats, "*fp32")
     types.update(lengths="*i64", turns="*i32", n="i32")
     tile = triton_elimination

@@ -9,7 +9,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from ..operations import has_values, value_and_gradients
+from ..operations import value_and_marginals
 from ..semirings import NEGATIVE_INFINITY, LogSemiring
 from .root_order import reorder, root_child_last
 
@@ -51,17 +51,8 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
 
     The results carry a graph where gradients are enabled and the scores need them.
     """
-    if not has_values(scores):
-        value, (marginals,) = value_and_gradients(lambda scores: log_partition(scores, lengths, single_root), scores)
-        return value, marginals
-    track = torch.is_grad_enabled() and scores.requires_grad
-    with torch.inference_mode(False), torch.enable_grad():
-        if not scores.requires_grad:
-            # Never the caller's own flag; a tensor made under inference mode cannot take part in autograd.
-            scores = (scores.clone() if scores.is_inference() else scores.detach()).requires_grad_()
-        value = log_partition(scores, lengths, single_root)
-        (marginals,) = torch.autograd.grad(value.sum(), scores, create_graph=track)
-    return (value, marginals) if track else (value.detach(), marginals)
+    value, (marginals,) = value_and_marginals(lambda scores: log_partition(scores, lengths, single_root), scores)
+    return value, marginals
 
 
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:

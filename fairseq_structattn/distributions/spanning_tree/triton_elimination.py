@@ -5,7 +5,7 @@ a step needs nothing from memory and costs the latency of a few reductions, and 
 Order and formulas are those of :mod:`.cpu_log_elimination`: a step takes a row and a column out of the tile and changes
 the rest by an outer product; each weight stays as it was when the first of its two ends was eliminated, and such is the
 tape.
-Weights are not kept as logarithms but as :mod:`.triton_scaled` numbers, two tiles, which is more accurate and cheaper.
+Weights are not kept as logarithms but as mantissas and exponents, two tiles, which is more accurate and cheaper.
 
 With b = a(h→m) / mantissa of w(h→m), a probability times the fraction σ is
 
@@ -25,7 +25,7 @@ the word with the largest weight from another one, and no order has to be found 
 import triton
 import triton.language as tl
 
-from .triton_scaled import LEAST_EXPONENT, LN2, add, exponential, normalise
+from ..kernels.triton_scaled import LEAST_EXPONENT, LOG_2, add, exponential, normalise
 
 # When a word is eliminated, if it is none of the sentence.
 NEVER = tl.constexpr(-1)
@@ -75,7 +75,7 @@ def eliminate(
     _store(mantissas + i * (n + 1) * n, w, root_w, n, heads, words)
     _store(exponents + i * (n + 1) * n, e, root_e, n, heads, words)
     tl.store(turns + i * n + words, word_turn, mask=words < n)
-    tl.store(log_partition + i, tl.where(possible, exponent * LN2 + logarithm, float("-inf")))
+    tl.store(log_partition + i, tl.where(possible, exponent * LOG_2 + logarithm, float("-inf")))
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -98,12 +98,12 @@ def distribute(
         )
         part = b * (share[:, None] * from_w[None, :] * tl.exp2(share_e[:, None] + from_e[None, :] - e))
         root_part = root_b * (root_share * from_w * tl.exp2(root_share_e + from_e - root_e))
-        on_to, on_from, root_on_to = tl.sum(part, 1), tl.sum(part, 0) + root_part, tl.sum(root_part, 0)
-        rest = 1 - tl.sum(on_from, 0)
-        on_to += share * tl.exp2(share_e) * rest
-        root_on_to += _if(_counts_root(t, length, SINGLE_ROOT), root_share * tl.exp2(root_share_e) * rest)
-        b += _outer(head_turn == t, word_turn == t, _ratio(on_to, share * pivot_w), _ratio(on_from, from_w))
-        root_b += _if(word_turn == t, _ratio(root_on_to, root_share * pivot_w))
+        grad_to, grad_from, root_grad_to = tl.sum(part, 1), tl.sum(part, 0) + root_part, tl.sum(root_part, 0)
+        rest = 1 - tl.sum(grad_from, 0)
+        grad_to += share * tl.exp2(share_e) * rest
+        root_grad_to += _if(_counts_root(t, length, SINGLE_ROOT), root_share * tl.exp2(root_share_e) * rest)
+        b += _outer(head_turn == t, word_turn == t, _ratio(grad_to, share * pivot_w), _ratio(grad_from, from_w))
+        root_b += _if(word_turn == t, _ratio(root_grad_to, root_share * pivot_w))
     _store(adjoint + item, b, root_b, n, heads, words)
     possible = tl.load(log_partition + i) != float("-inf")
     f, root_f = _first_fractions(scores + item, e, root_e, length, n, heads, words)
@@ -114,11 +114,11 @@ def distribute(
 
 @triton.jit(do_not_specialize=["n"])
 def eliminate_tangents(
-    scores, lengths, mantissas, exponents, pivots, turns, on_marginals, tangents, n,
+    scores, lengths, mantissas, exponents, pivots, turns, grad_marginals, tangents, n,
     SINGLE_ROOT: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Derivatives ``[batch, n+1, n]`` of the logarithms of weights on the tape in the direction ``on_marginals`` of the
-    same shape; those of pivots are on the diagonal, where no arc is.
+    """Derivatives ``[batch, n+1, n]`` of the logarithms of weights on the tape in the direction ``grad_marginals`` of
+    the same shape; those of pivots are on the diagonal, where no arc is.
     """
     i = tl.program_id(0).to(tl.int64)
     heads, words = tl.arange(0, N), tl.arange(0, N)
@@ -128,7 +128,7 @@ def eliminate_tangents(
     e, root_e = _load(exponents, length, n, heads, words, LEAST_EXPONENT)
     # The derivatives times the mantissas.
     y, root_y = _first_fractions(scores + item, e, root_e, length, n, heads, words)
-    g, root_g = _load(on_marginals + item, length, n, heads, words, 0.0)
+    g, root_g = _load(grad_marginals + item, length, n, heads, words, 0.0)
     y, root_y = tl.where(y == 0, 0.0, y * g), tl.where(root_y == 0, 0.0, root_y * root_g)
     for t in tl.range(0, length, disable_licm=True):
         v = _at_turn(t, words, word_turn)
@@ -155,11 +155,11 @@ def eliminate_tangents(
 
 @triton.jit(do_not_specialize=["n"])
 def distribute_tangents(
-    scores, lengths, mantissas, exponents, pivots, turns, log_partition, adjoint, on_log_partition, on_marginals,
-    tangents, on_scores, n, SINGLE_ROOT: tl.constexpr, N: tl.constexpr,
+    scores, lengths, mantissas, exponents, pivots, turns, log_partition, adjoint, grad_log_partition, grad_marginals,
+    tangents, grad_scores, n, SINGLE_ROOT: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Gradient ``[batch, n+1, n]``: the derivative of the marginals in the direction ``on_marginals``, and
-    ``on_log_partition`` ``[batch]`` times the marginals. ``tangents`` are from :func:`eliminate_tangents`.
+    """Gradient ``[batch, n+1, n]``: the derivative of the marginals in the direction ``grad_marginals``, and
+    ``grad_log_partition`` ``[batch]`` times the marginals. ``tangents`` are from :func:`eliminate_tangents`.
     """
     i = tl.program_id(0).to(tl.int64)
     heads, words = tl.arange(0, N), tl.arange(0, N)
@@ -183,21 +183,21 @@ def distribute_tangents(
         part = fraction * (c + b * ((to_dot - pivot_dot)[:, None] + from_dot[None, :]))
         root_fraction = root_share * from_w * tl.exp2(root_share_e + from_e - root_e)
         root_part = root_fraction * (root_c + root_b * (root_to_dot - pivot_dot + from_dot))
-        on_to, on_from, root_on_to = tl.sum(part, 1), tl.sum(part, 0) + root_part, tl.sum(root_part, 0)
-        rest, rest_dot = 1 - tl.sum(from_b * from_w, 0), -tl.sum(on_from, 0)
-        on_to += share * tl.exp2(share_e) * ((to_dot - pivot_dot) * rest + rest_dot)
-        root_on_share = root_share * tl.exp2(root_share_e) * ((root_to_dot - pivot_dot) * rest + rest_dot)
-        root_on_to += _if(_counts_root(t, length, SINGLE_ROOT), root_on_share)
-        to_c, from_c = _ratio(on_to, share * pivot_w) - to_b * to_dot, _ratio(on_from, from_w) - from_b * from_dot
+        grad_to, grad_from, root_grad_to = tl.sum(part, 1), tl.sum(part, 0) + root_part, tl.sum(root_part, 0)
+        rest, rest_dot = 1 - tl.sum(from_b * from_w, 0), -tl.sum(grad_from, 0)
+        grad_to += share * tl.exp2(share_e) * ((to_dot - pivot_dot) * rest + rest_dot)
+        root_grad_share = root_share * tl.exp2(root_share_e) * ((root_to_dot - pivot_dot) * rest + rest_dot)
+        root_grad_to += _if(_counts_root(t, length, SINGLE_ROOT), root_grad_share)
+        to_c, from_c = _ratio(grad_to, share * pivot_w) - to_b * to_dot, _ratio(grad_from, from_w) - from_b * from_dot
         c += _outer(head_turn == t, word_turn == t, to_c, from_c)
-        root_c += _if(word_turn == t, _ratio(root_on_to, root_share * pivot_w) - root_to_b * root_to_dot)
+        root_c += _if(word_turn == t, _ratio(root_grad_to, root_share * pivot_w) - root_to_b * root_to_dot)
     possible = tl.load(log_partition + i) != float("-inf")
-    scale = tl.load(on_log_partition + i)
+    scale = tl.load(grad_log_partition + i)
     f, root_f = _first_fractions(scores + item, e, root_e, length, n, heads, words)
-    g, root_g = _load(on_marginals + item, length, n, heads, words, 0.0)
+    g, root_g = _load(grad_marginals + item, length, n, heads, words, 0.0)
     d, root_d = f * (c + b * (g + scale)), root_f * (root_c + root_b * (root_g + scale))
     d, root_d = tl.where(f == 0, 0.0, d), tl.where(root_f == 0, 0.0, root_d)
-    _store(on_scores + item, _if(possible, d), _if(possible, root_d), n, heads, words)
+    _store(grad_scores + item, _if(possible, d), _if(possible, root_d), n, heads, words)
 
 
 # Parts of the kernels
@@ -240,7 +240,7 @@ def _turns(numbers, length, n, SINGLE_ROOT: tl.constexpr):
 
 @triton.jit
 def _best_connected(e, heads, words, head_remains, word_remains):
-    """Of the words that remain, one with the largest weight from another one."""
+    """One of the words that remain, with the largest weight from another one."""
     others = head_remains[:, None] & (heads[:, None] != words[None, :])
     best = tl.max(tl.where(others, e, LEAST_EXPONENT), 0)
     return tl.argmax(tl.where(word_remains, best, 2 * LEAST_EXPONENT), 0)
