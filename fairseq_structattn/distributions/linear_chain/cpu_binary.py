@@ -88,7 +88,8 @@ class _Odds(Operation):
 
     def _gradient_of_states(self, inputs, chosen: Tensor, upstream):
         """Gradients with respect to scores of states and tables of some chains."""
-        problem = *_as_states(*inputs[:3], chosen), False
+        unary, tables, lengths, _ = inputs
+        problem = (*_as_states(unary, tables, lengths, chosen), False)
         grad_log_partition, selected, edges = (None if given is None else given[chosen] for given in upstream)
         states = None if selected is None else torch.stack((torch.zeros_like(selected), selected), -1).double()
         edges = None if edges is None else edges.double()

@@ -35,8 +35,10 @@ def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, T
         states = mask_states(unary, chain.real)
         start = states[..., 0, :] if start is None else states[..., 0, :] + start
         pairwise, unary = pairwise + states[..., 1:, None, :], torch.zeros_like(states[..., 0])
-    pairwise, *ends = (None if scores is None else scores.to(unary.dtype) for scores in (pairwise, start, end))
-    log_partition, selected, edges = binary_expectations(unary, pairwise, chain.lengths, *ends, with_edges)
+    start, end = (None if scores is None else scores.to(unary.dtype) for scores in (start, end))
+    log_partition, selected, edges = binary_expectations(
+        unary, pairwise.to(unary.dtype), chain.lengths, start, end, with_edges
+    )
     return log_partition, selected if chain.binary else both_states(selected, log_partition, chain.real), edges
 
 

@@ -73,7 +73,7 @@ class Potentials:
             return self.unary, self.unary.new_zeros(())
         # Added up first: they are few where chains share them.
         differences = [(scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~at, 0) for scores, at in ends]
-        return self.unary + sum(differences), sum(scores[..., 0] for scores, _ in ends)
+        return self.unary + sum(differences), sum((scores[..., 0] for scores, _ in ends), self.lengths.new_zeros(()))
 
     def _ends(self) -> List[Tuple[Tensor, Tensor]]:
         """Scores of the first and of the last state, where given, and their positions: broadcastable to ``[*batch, K]``
