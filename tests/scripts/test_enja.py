@@ -64,6 +64,7 @@ def test_plan_has_all_runs_the_more_telling_ones_first():
     sides = Counter(name.rpartition(".")[0] for name in names)
     assert sides == {"char.paper": 6, "char.modern": 6, "word.paper": 3, "pieces.paper": 3}
     assert settings.plan(["char.paper"]) == groups[:2]
+    assert [str(name) for name in settings.plan(["explored"])[0]][0] == "char.paper.query"
     tried = settings.trials("paper")
     assert set(Counter((name.system, name.trial) for name in tried).values()) == {1}
     assert Counter(name.system for name in tried) == dict.fromkeys(settings.TUNED, len(settings.MODELS["paper"].grid))
@@ -73,7 +74,7 @@ def test_plan_has_all_runs_the_more_telling_ones_first():
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("char.paper.max", "max is none of softmax softmax_2 sigmoid sigmoid_2 chain uncoupled"),
+        ("char.paper.max", "max is none of softmax softmax_2 sigmoid sigmoid_2 chain uncoupled query"),
         ("char.paper", "nothing is none of softmax"),
         ("kana.paper.chain", "kana is none of char word pieces"),
         ("char.paper.chain.x", "has three parts"),
@@ -119,6 +120,8 @@ def test_models_are_those_that_were_asked_for(tmp_path):
     assert (given.optimizer, given.label_smoothing, given.sentence_avg) == ("adam", 0.1, False)
     chosen = float(settings.MODELS["modern"].grid[2]["dropout"])
     assert modern.dropout_of("decoder_dropout_in") == modern.dropout_of("layer_dropout") == chosen
+    couplings = [options(f"char.paper.{system}")[1].attention_couplings for system in ("chain", "query", "neighbours")]
+    assert couplings == ["shared", "query", "neighbours"]
     found = {}
     for system in settings.SYSTEMS:
         one = options(f"char.paper.{system}")[1]
@@ -268,6 +271,8 @@ def test_report_of_what_there_is(tmp_path, references):
         for seed in seeds:
             run = made_run(random.Random(f"{name}{seed}"), references, share, name, seed)
             one_run.write_compact(str(results / f"{name}-{seed}.json"), run)
+    query = {"name": "char.paper.query", "seed": 1, "epochs": [epoch(1), epoch(2)]}
+    one_run.write_compact(str(results / "char.paper.query-1.json"), query)
     (made / "README.md").write_text("before\n<!-- table: begin -->\n<!-- table: end -->\nafter\n")
     report.main([str(results), "--dest", str(made)])
     text = (made / "README.md").read_text(encoding="utf-8")
@@ -282,6 +287,7 @@ def test_report_of_what_there_is(tmp_path, references):
         line == "| paper | softmax | p ≥ 0.2 | 50.0 | 62.5 | 55.6 | 40.0 | 50.0 | 44.4 | 25.0 | 45.0 |"
         for line in lines
     )
+    assert "| chain, couplings of the query | 1 | 3.00 | 11.0 | 7 |" in lines
     _, second, *_, last = settings.MODELS["paper"].grid
     assert f"paper: chosen softmax: lr {second['lr']}, dropout {second['dropout']}; chain: lr {last['lr']}" in text
     for picture in ("answer.png", "learning.png", "by_length.png", "attention.png"):

@@ -22,6 +22,7 @@ from fairseq_structattn.analysis.results import BEGIN, END, put_table
 HERE = os.path.dirname(os.path.abspath(__file__))
 TESTS = ("test", "test2")
 MISSING = "–"
+VALIDATION = (("valid_nll", 2), ("valid_bleu", 1))
 
 
 class Results:
@@ -30,12 +31,14 @@ class Results:
     Attributes:
         runs: of each system that is reported, in order, its results by seed; empty where there are none
         tried: results of the trials by name
+        explored: results of one seed of what is not reported on the test sets
     """
 
     def __init__(self, folder: str):
         self.folder = folder
         self.runs: Dict[Name, Runs] = {name: {} for group in finals() for name in group}
         self.tried: Dict[str, Dict] = {}
+        self.explored: Dict[Name, Runs] = {}
         for file in sorted(os.listdir(folder)):
             if file.endswith(".json"):
                 self._add(os.path.join(folder, file))
@@ -43,7 +46,9 @@ class Results:
     def _add(self, path: str) -> None:
         content = read_json(path, "name", "seed", "epochs")
         name = parse_name(content["name"])
-        if name.trial is None:
+        if name.trial is None and not name.is_final:
+            self.explored.setdefault(name, {})[content["seed"]] = content
+        elif name.trial is None:
             self.runs.setdefault(name, {})[content["seed"]] = content
         else:
             self.tried[str(name)] = content
@@ -90,8 +95,7 @@ def score_table(results: Results) -> str:
     lines = []
     for name, by_seed in results.runs.items():
         runs = list(by_seed.values())
-        cells = [spread([best_epoch(run)["valid_nll"] for run in runs], 2)]
-        cells.append(spread([best_epoch(run)["valid_bleu"] for run in runs]))
+        cells = [spread([best_epoch(run)[key] for run in runs], digits) for key, digits in VALIDATION]
         cells += [spread([run["test"][test][key] for run in runs]) for key in ("bleu", "chrf") for test in TESTS]
         seconds = [epoch["seconds"] for run in runs for epoch in run["epochs"]]
         lines.append([*label(name), f"{len(runs)} of {len(SEEDS)}", *cells, str(min(seconds)) if seconds else MISSING])
@@ -191,6 +195,23 @@ def _choice(model: str, folder: str) -> str:
     return f"\n\n{model}: chosen {said}."
 
 
+def exploration_table(results: Results) -> str:
+    """What else was tried, beside softmax and the chain at the same seeds, on validation data."""
+    if not results.explored:
+        return ""
+    seeds = sorted({seed for runs in results.explored.values() for seed in runs})
+    beside = {name: results.runs[name] for name in (Name("char", "paper", system) for system in TUNED)}
+    lines = []
+    for name, by_seed in {**beside, **results.explored}.items():
+        runs = [by_seed[seed] for seed in seeds if seed in by_seed]
+        cells = [spread([best_epoch(run)[key] for run in runs], digits) for key, digits in VALIDATION]
+        seconds = [epoch["seconds"] for run in runs for epoch in run["epochs"]]
+        made = ", ".join(str(seed) for seed in seeds if seed in by_seed)
+        lines.append([TITLES[name.system], made, *cells])
+        lines[-1].append(str(min(seconds, default=MISSING)))
+    return markdown(["CHAR, paper", "seeds", "valid, bits a word", "valid, BLEU", "s an epoch"], lines, 2)
+
+
 RECIPES = {
     "chain": "chain, one seed",
     "average": "mean of the parameters after the last three epochs",
@@ -231,6 +252,7 @@ def sections(results: Results) -> List[str]:
         "By length of the source, characters": length_table,
         "Ends of segments and of words": boundary_table,
         "What the chain learned": coupling_table,
+        "What else was tried, on validation data": exploration_table,
         "Around a trained model": recipe_table,
         "Trials": trial_table,
     }

@@ -23,6 +23,12 @@ SYSTEMS = {
     "chain": ["--arch", "structattn_rnn_crf"],
     "uncoupled": ["--arch", "structattn_rnn_crf", "--attention-distribution", "uncoupled-chain"],
 }
+# What could do better than the chain; tried on validation data, of characters in the paper's model, with its settings.
+EXPLORED = {
+    "query": [*SYSTEMS["chain"], "--attention-couplings", "query"],
+    "neighbours": [*SYSTEMS["chain"], "--attention-couplings", "neighbours"],
+    "one_span": [*SYSTEMS["chain"], "--attention-distribution", "one-span"],
+}
 TITLES = {
     "softmax": "softmax",
     "softmax_2": "softmax, λ = 2",
@@ -30,6 +36,9 @@ TITLES = {
     "sigmoid_2": "sigmoid, normalised, λ = 2",
     "chain": "chain",
     "uncoupled": "chain, J = 0",
+    "query": "chain, couplings of the query",
+    "neighbours": "chain, couplings of neighbours",
+    "one_span": "one span: before, inside, after",
 }
 TUNED = ("softmax", "chain")  # the others take what is chosen for the chain
 
@@ -93,6 +102,11 @@ class Name(NamedTuple):
     system: str
     trial: Optional[str] = None  # "lr=1,dropout=0.3"
 
+    @property
+    def is_final(self) -> bool:
+        """Whether it is scored on the test sets."""
+        return self.trial is None and self.system in SYSTEMS
+
     def __str__(self) -> str:
         return f"{self.side}.{self.model}.{self.system}" + ("" if self.trial is None else f"@{self.trial}")
 
@@ -101,7 +115,7 @@ def parse_name(text: str) -> Name:
     """InputError where `text` names no run of this experiment."""
     name, _, trial = text.partition("@")
     parts = name.split(".")
-    for part, known in zip(parts + [""] * 3, (SIDES, tuple(MODELS), tuple(SYSTEMS))):
+    for part, known in zip(parts + [""] * 3, (SIDES, tuple(MODELS), (*SYSTEMS, *EXPLORED))):
         if part not in known:
             raise InputError(f"unknown run {text}: {part or 'nothing'} is none of {' '.join(known)}")
     if len(parts) > 3:
@@ -124,8 +138,13 @@ def finals() -> List[List[Name]]:
     return groups + others
 
 
+def explored() -> List[Name]:
+    return [Name("char", "paper", system) for system in EXPLORED]
+
+
 def plan(words: List[str]) -> List[List[Name]]:
-    """Groups of runs, in order, that names stand for: names of runs, ``trials.MODEL``, ``SIDE.MODEL`` and ``finals``.
+    """Groups of runs, in order, that names stand for: names of runs, ``trials.MODEL``, ``SIDE.MODEL``, ``explored`` and
+    ``finals``.
 
     Raises:
         InputError: a name that is none of them
@@ -137,6 +156,8 @@ def plan(words: List[str]) -> List[List[Name]]:
             groups += of_word
         elif word.startswith("trials.") and word[7:] in MODELS:
             groups.append(trials(word[7:]))
+        elif word == "explored":
+            groups.append(explored())
         else:
             groups.append([parse_name(word)])
     return groups
@@ -168,7 +189,9 @@ def train_options(name: Name, results: str, tiny: bool = False) -> List[str]:
     point = dict(part.split("=") for part in name.trial.split(",")) if name.trial else None
     epochs = model.epochs if point is None else model.trial_epochs
     point = point or chosen(name.model, name.system, results)
-    options = SYSTEMS[name.system] + model.options + ["--lr", point["lr"], "--dropout", point["dropout"]]
+    options = (
+        {**SYSTEMS, **EXPLORED}[name.system] + model.options + ["--lr", point["lr"], "--dropout", point["dropout"]]
+    )
     options += [word for place in _dropout_places(name.model) for word in (place, point["dropout"])]
     epochs = 2 if tiny else epochs
     options += ["--max-epoch", str(epochs)] + _schedule(name.model, epochs)
