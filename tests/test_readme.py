@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -33,16 +32,14 @@ PARSERS = {
 }
 
 
-def run(program, cwd=ROOT):
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=str(cwd),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip().splitlines()[-1]
+@pytest.fixture
+def run(run_fairseq):
+    """A function that runs a program in a folder, the package's if not told, and returns the last line it printed."""
+
+    def last_line(program, cwd=ROOT):
+        return run_fairseq.program(program, cwd=cwd, env={"PYTHONPATH": str(ROOT)}).strip().splitlines()[-1]
+
+    return last_line
 
 
 def python_of(page):
@@ -57,14 +54,14 @@ def test_every_page_with_python_is_run_here():
     assert {page.name for page in PAGES if snippets(page, "python")} == tested
 
 
-def test_distributions():
+def test_distributions(run):
     checks = "\nprint(chain.marginals.shape, chain.marginals[:, 40:].any(), tree.sample((10,)).shape)"
     printed = run(python_of("distributions.md") + checks)
     assert printed == "torch.Size([32, 50]) tensor(False) torch.Size([10, 32, 21, 20])"
 
 
 @pytest.mark.slow
-def test_extending():
+def test_extending(run):
     checks = """
 from argparse import Namespace
 from fairseq.data import Dictionary
@@ -99,7 +96,7 @@ def trained(run_fairseq, tiny_corpus, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_looking_inside(trained):
+def test_looking_inside(run, trained):
     checks = """
 steps = len(target)
 print(extra["attn"][0].shape == (1, steps, len(source)), posterior.marginals.shape == (1, steps, len(source)),
@@ -112,7 +109,7 @@ print(extra["attn"][0].shape == (1, steps, len(source)), posterior.marginals.sha
 
 
 @pytest.mark.slow
-def test_translating_from_python(trained):
+def test_translating_from_python(run, trained):
     assert run(python_of("training.md") + "\nprint(type(model.translate('w01 w02')))", trained) == "<class 'str'>"
 
 

@@ -46,12 +46,22 @@ class FairseqCommands:
 
     def end(self, command, *args, stdin="", cwd=None, env=None):
         """Runs a command that may fail; returns how it has :class:`Ended`."""
+        return self._end({"command": command, "args": [str(arg) for arg in args]}, stdin, cwd, env)
+
+    def program(self, text, stdin="", cwd=None, env=None):
+        """Runs a Python program that imports fairseq; returns what it printed, and raises as a command does."""
+        status, output = self._end({"program": text}, stdin, cwd, env)
+        if status != 0:
+            raise RuntimeError(f"the program ended with {status}:\n{output[-OUTPUT_TAIL:]}")
+        return output
+
+    def _end(self, what, stdin, cwd, env):
         with tempfile.TemporaryDirectory() as folder:
             given, printed = Path(folder, "stdin"), Path(folder, "stdout")
             given.write_text(stdin, encoding="utf-8")
             printed.touch()
-            job = {"command": command, "args": [str(arg) for arg in args], "stdin": str(given), "stdout": str(printed)}
-            job.update(cwd=None if cwd is None else str(cwd), env={**os.environ, **(env or {})})
+            job = {**what, "stdin": str(given), "stdout": str(printed), "env": {**os.environ, **(env or {})}}
+            job["cwd"] = None if cwd is None else str(cwd)
             return Ended(self._ask(job), printed.read_text(encoding="utf-8"))
 
     def _ask(self, job):
@@ -77,17 +87,22 @@ class FairseqCommands:
             self._server.wait()
 
 
-def _run(command, args, stdin, stdout, cwd, env):
-    """A command as ``python -m fairseq_cli.COMMAND`` runs it, in this process."""
+def _run(stdin, stdout, cwd, env, command=None, args=(), program=None):
+    """A command as ``python -m fairseq_cli.COMMAND`` runs it, or a program as ``python -c`` does, in this process."""
     for number, path, flags in ((0, stdin, os.O_RDONLY), (1, stdout, os.O_WRONLY | os.O_APPEND)):
         os.dup2(os.open(path, flags), number)
     os.dup2(1, 2)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
     os.environ.clear()
     os.environ.update(env, **SETTINGS)
     if cwd is not None:
         os.chdir(cwd)
     # Where a fresh interpreter would look first.
     sys.path[:1] = [os.getcwd(), *(path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    if program is not None:
+        sys.argv = ["-c"]
+        exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
+        return
     sys.argv = [f"fairseq-{command}", *args]
     runpy.run_module(f"fairseq_cli.{command}", run_name="__main__", alter_sys=True)
 
