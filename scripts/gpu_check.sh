@@ -60,7 +60,7 @@ binarise de en "$work/numbers"
 binarise prefix infix "$work/formulas"
 
 say "kernels against the reference"
-"$python" -m pytest -q -p no:cacheprovider tests/distributions/test_cuda_*.py tests/modules/test_recurrent.py \
+"$python" -m pytest -q -p no:cacheprovider tests/distributions/test_gpu_kernels.py tests/modules/test_recurrent.py \
     --junitxml "$work/tests.xml" || true
 
 say "kernels beside other implementations"
