@@ -17,6 +17,7 @@ from contract import (
     outputs,
     quantity_of,
     tracked,
+    with_the_paper,
 )
 
 from fairseq_structattn.distributions import (
@@ -105,7 +106,7 @@ def loss_of(distribution, upstream=1.0):
 
 @pytest.mark.parametrize("needs_grad", (False, True))
 @pytest.mark.parametrize("with_lengths", (False, True))
-@on_every_backend
+@with_the_paper
 def test_every_member(case, backend, needs_grad, with_lengths):
     potentials = case.draw(ITEMS, deviation=2.0)
     lengths = LENGTHS if with_lengths else None
@@ -122,7 +123,7 @@ def test_every_member(case, backend, needs_grad, with_lengths):
         check_gradients(case, distribution, potentials, exact, 1e-9)
 
 
-@on_every_backend
+@with_the_paper
 @pytest.mark.parametrize("deviation", (1.0, 300.0))
 def test_forbidden_parts(case, backend, deviation):
     """Items with and without a structure; what comes for a forbidden part is of no consequence."""
@@ -243,7 +244,7 @@ def garbage_in_padding(case, distribution, tensors, garbage):
     return result
 
 
-@on_every_backend
+@with_the_paper
 @pytest.mark.parametrize("garbage", (float("nan"), INF, -INF))
 def test_padding_reaches_neither_values_nor_gradients(case, backend, garbage):
     lengths, potentials = torch.tensor([0, 1, 2, 3]), case.draw(4)

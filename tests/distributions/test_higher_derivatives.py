@@ -18,6 +18,7 @@ each = pytest.mark.parametrize(
         pytest.param(case, backend, id=f"{case.name}-{backend}", marks=MARKS.get(backend, []))
         for case in CASES
         for backend in case.backends + (("cuda",) if case.on_gpu else ())
+        if backend != "paper"
     ],
     indirect=["backend"],
 )

@@ -112,8 +112,9 @@ class Case(NamedTuple):
         """Those that differ: in closed form, nothing does."""
         if not (self.chain or self.name.startswith(("projective", "spanning"))):
             return ("auto",)
+        paper = () if self.name.startswith("spanning") else ("paper",)
         # A binary chain has a recursion of its own where there is no compiler.
-        return ("reference", "cpu") + (("without-numba",) if self.name.startswith("binary") else ())
+        return ("reference", "cpu") + (("without-numba",) if self.name.startswith("binary") else ()) + paper
 
     def draw(self, *batch: int, deviation=1.0, offset=0.0, dtype=torch.double, n=POSITIONS):
         """Random potentials by name."""
@@ -311,5 +312,7 @@ def on_backends_of(concerns: Callable[[Case], bool], names=("auto", "reference",
 
 
 on_every_backend = on_backends_of(lambda case: True)
+# What computes in the same way as the reference but for its gradients is asked for less.
+with_the_paper = on_backends_of(lambda case: True, ("auto", "reference", "cpu", "without-numba", "paper"))
 on_kernels = on_backends_of(lambda case: True, ("cpu", "without-numba"))
 each_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
