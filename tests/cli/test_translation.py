@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,7 +74,7 @@ def lstm(run_fairseq, tiny_corpus, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def outputs(crf, lstm, tiny_corpus, tmp_path_factory):
+def outputs(run_fairseq, crf, lstm, tiny_corpus, tmp_path_factory):
     """What each of many commands printed, by a name for it."""
     root = tmp_path_factory.mktemp("outputs")
     (root / "lines").write_text(INTERACTIVE_LINES)
@@ -102,20 +99,8 @@ def outputs(crf, lstm, tiny_corpus, tmp_path_factory):
     for number, (command, path, *args) in enumerate(commands.values()):
         args = [tiny_corpus.bin, "--user-dir", PACKAGE, "--path", path, "--cpu", *args]
         jobs.append({"command": command, "args": [str(arg) for arg in args], "output": str(root / str(number))})
-    run = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps(jobs),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment(),
-    )
-    assert run.returncode == 0, run.stdout[-4000:]
+    run_fairseq.program(DRIVER, stdin=json.dumps(jobs))
     return {name: Path(job["output"]).read_text() for name, job in zip(commands, jobs)}
-
-
-def environment():
-    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def answers(output, kind):
