@@ -83,7 +83,8 @@ def title(record: AttentionRecord) -> str:
         probability = math.exp(record.score)
         return f"pair {record.id}: {record.label}, taken for {record.predicted} (probability {probability:.2f})"
     asked = f": {record.question}" if record.question else ""
-    return f"{'question' if asked else 'sentence'} {record.id}{kind}{asked}, score {record.score:.3f}"
+    score = round(record.score, 3) + 0.0  # a score of −0.0001 is 0.000, without a sign
+    return f"{'question' if asked else 'sentence'} {record.id}{kind}{asked}, score {score:.3f}"
 
 
 def largest_weight(records: List[AttentionRecord]) -> float:

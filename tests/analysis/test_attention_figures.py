@@ -156,6 +156,11 @@ def test_titles_tell_references_and_hypotheses_apart():
     ]
 
 
+@pytest.mark.parametrize("score, shown", [(-0.0001, "0.000"), (-0.0, "0.000"), (-0.0006, "-0.001"), (0.25, "0.250")])
+def test_no_score_of_zero_has_a_sign(score, shown):
+    assert figures.title(record(3, ["a"], ["x"], score=score)) == f"sentence 3, score {shown}"
+
+
 def test_too_many_sentences_are_refused_with_a_way_out():
     with pytest.raises(figures.FigureError, match="300 sentences.*--ids.*html"):
         figures.draw_figure([record(i, ["a", "b"], ["x"] * 3) for i in range(300)])

@@ -154,6 +154,7 @@ def test_facts_of_a_sentence(page):
     page = page("1")
     assert by_id(page, "facts").text == "source 3 tokens, target 3 tokens · no BLEU · model score -0.1000"
     assert by_id(page, "texts").text.split("\n")[-2:] == ["reference", "none"]
+    assert page.execute_script("return [-0.00001, -0.0001].map((score) => number(score, 4))") == ["0.0000", "-0.0001"]
 
 
 def test_pointing_at_a_cell_tells_tokens_and_values(page):
