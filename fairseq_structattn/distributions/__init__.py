@@ -1,4 +1,4 @@
-"""Exact inference in the distributions over structures that attention averages over. Needs torch only."""
+"""Distributions over structures, with exact inference: the latent variables of attention. Needs torch only."""
 
 from .backend import use_backend
 from .bernoulli import Bernoulli

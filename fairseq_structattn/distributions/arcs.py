@@ -9,7 +9,7 @@ from . import integers
 from .semirings import NEGATIVE_INFINITY
 from .structured import StructuredDistribution, cached
 
-# In place of a head: not known, in padding, or of no tree at all.
+# Stands for the head of a word where it is unknown, in padding, or where no tree is possible.
 NO_HEAD = integers.NOTHING
 
 
@@ -20,8 +20,8 @@ class ArcDistribution(StructuredDistribution):
     head 0 is the root: n + 1 heads by n dependents. ``marginals``, ``argmax``, samples and what ``log_prob`` takes have
     the same shape.
 
-    A subclass says with ``_self_arcs`` whether a word may be its own head; what stands in the place of arcs that do not
-    exist is not looked at.
+    A subclass says with ``_self_arcs`` whether a word may be its own head. Scores of arcs that do not exist are
+    ignored.
 
     Args:
         arc_scores: ``[*batch, n+1, n]``.
@@ -44,7 +44,7 @@ class ArcDistribution(StructuredDistribution):
 
     @property
     def arc_scores(self) -> Tensor:
-        """Scores as they were given, ``[*batch, n+1, n]``."""
+        """The scores as given, ``[*batch, n+1, n]``."""
         return self._given["arc_scores"]
 
     @property
@@ -54,7 +54,7 @@ class ArcDistribution(StructuredDistribution):
 
     @cached
     def arc_mask(self) -> Tensor:
-        """Which arcs there are, ``[*batch, n+1, n]``, boolean."""
+        """Boolean mask of the arcs that exist, ``[*batch, n+1, n]``."""
         words = self.position_mask
         heads = torch.cat((words.new_ones(self.batch_shape + (1,)), words), -1)
         between = heads.unsqueeze(-1) & words.unsqueeze(-2)
@@ -65,17 +65,17 @@ class ArcDistribution(StructuredDistribution):
     @cached
     def _masked_scores(self) -> Tensor:
         """Scores in ``compute_dtype`` with −inf where there is no arc."""
-        # Masked in the narrower dtype, which is half the work.
+        # Masking in the narrower dtype is half the work.
         scores = self.arc_scores.to(self._narrow_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
         return scores.to(self.compute_dtype)
 
     def log_prob_of_heads(self, heads: Tensor) -> Tensor:
-        """Log-probability of given heads, ``[*sample, *batch]``: of the one structure that they form or, where heads
-        are unknown, of all structures that agree with them, together. −inf where no structure does.
+        """Log-probability of given heads, ``[*sample, *batch]``. Unknown heads are summed out: the result is the
+        log-probability of all structures that agree with the known heads, −inf if there are none.
 
         Args:
             heads: integers ``[*sample, *batch, n]``, or broadcastable to it: the head of each word, 0 for the root, or
-                :data:`NO_HEAD`. What is in padding is not looked at.
+                :data:`NO_HEAD` if it is unknown. Values in padding are ignored.
 
         Raises:
             ValueError: heads of another shape.
@@ -83,7 +83,7 @@ class ArcDistribution(StructuredDistribution):
         return self._log_prob_of_integers("heads", heads)
 
     def as_integers(self, parts: Tensor) -> Tensor:
-        """The head of each word, ``[*sample, *batch, n]``, 0 for the root; −1 in padding and where there is none."""
+        """The head of each word, ``[*sample, *batch, n]``, 0 for the root; −1 in padding and where it has no head."""
         return integers.of_choices(self._parts(parts)[0], -2)
 
     def as_indicators(self, integers_: Tensor) -> Tensor:
@@ -91,11 +91,11 @@ class ArcDistribution(StructuredDistribution):
         return self._parts(self._arcs_of(integers_))[0].to(self.dtype)
 
     def _with_scores(self, arc_scores: Tensor) -> "ArcDistribution":
-        """A distribution of the same kind, with other scores."""
+        """A distribution of the same kind with these scores."""
         return type(self)(arc_scores, self.lengths)
 
     def _arcs_of(self, heads: Tensor) -> Tensor:
-        """Parts 0 and 1, ``[*sample, *batch, n+1, n]``, of structures given as heads."""
+        """Indicators of arcs, ``[*sample, *batch, n+1, n]``, of structures given as heads."""
         return integers.one_hot(heads, self.max_length + 1, -2, self.compute_dtype)
 
     def _num_values(self) -> int:

@@ -1,12 +1,12 @@
 """Which implementation of the inference algorithms runs.
 
-``auto`` (the default) takes the fastest one that the device, the dtype and the potentials allow; ``cuda`` insists on
-the Triton kernels, ``cpu`` on the kernels compiled for the CPU; ``reference`` takes the plain PyTorch specification
-everywhere, which is slower; ``paper`` the backward pass of Kim et al. (2017), which is slower still. The environment
-variable ``STRUCTATTN_BACKEND`` sets the choice for a process, :func:`use_backend` for a block of code.
+``auto`` (the default) takes the fastest implementation that the device, the dtype and the potentials allow. ``cuda``
+insists on the Triton kernels, ``cpu`` on the kernels compiled for the CPU. ``reference`` is the specification in plain
+PyTorch, which is slower; ``paper`` is the backward pass of Kim et al. (2017), which is slower still. The environment
+variable ``STRUCTATTN_BACKEND`` sets the backend of a process, :func:`use_backend` that of a block of code.
 
-A model's package has a module for each kind of implementation, all with the same functions. This is the one place that
-chooses among them: a distribution asks :func:`implementation`, once for each inference.
+A model's package has a module for each kind of implementation, all with the same functions. This module is the one
+place that chooses among them: a distribution calls :func:`implementation` once for each inference.
 """
 
 import functools
@@ -25,8 +25,8 @@ import torch
 from .kernels import numba_compile, triton_launch
 
 BACKENDS = ("auto", "cuda", "cpu", "reference", "paper")
-# The modules of a model's package by the kind of implementation, the first that there is. ``plain`` is what runs under
-# ``auto`` where no kernels do.
+# Candidate modules of a model's package for each kind of implementation; the first that exists is used. ``plain`` runs
+# under ``auto`` where no kernels can.
 MODULES = {
     "cuda": ("cuda",),
     "cpu": ("cpu",),
@@ -40,13 +40,12 @@ logger = logging.getLogger(__name__)
 
 _loaded: Dict[str, ModuleType] = {}
 _override: ContextVar[Optional[str]] = ContextVar("structattn_backend", default=None)
-# The blocks that are open in the main thread, each with an identity, as tasks of an event loop may close them in any
-# order.
+# The blocks open in the main thread. Each has an identity because tasks of an event loop may close them in any order.
 _of_main_thread: List[Tuple[object, str]] = []
 
 
 def current_backend() -> str:
-    """The backend in force: that of the innermost :func:`use_backend`, else ``STRUCTATTN_BACKEND``, else ``auto``.
+    """The current backend: that of the innermost :func:`use_backend`, else ``STRUCTATTN_BACKEND``, else ``auto``.
 
     Raises:
         ValueError: ``STRUCTATTN_BACKEND`` holds an unknown name.
@@ -60,11 +59,11 @@ def current_backend() -> str:
 
 
 def implementation(package: str, device: torch.device) -> ModuleType:
-    """The module of a model's package that computes on ``device``, by the backend in force.
+    """The module of a model's package that computes on ``device`` under the current backend.
 
     Args:
-        package: its name, such as ``fairseq_structattn.distributions.linear_chain``.
-        device: of the potentials.
+        package: name of the package, such as ``fairseq_structattn.distributions.linear_chain``.
+        device: device of the potentials.
 
     Raises:
         ValueError, ImportError, RuntimeError: as :func:`kind_of_implementation`.
@@ -73,19 +72,19 @@ def implementation(package: str, device: torch.device) -> ModuleType:
 
 
 def prefers_float32(device: torch.device) -> bool:
-    """Whether what runs on ``device`` is the quicker for computing in float32, as kernels of GPUs are."""
+    """Whether the implementation for ``device`` is faster in float32, as the GPU kernels are."""
     return kind_of_implementation(device) == "cuda"
 
 
 def kind_of_implementation(device: torch.device) -> str:
-    """A key of :data:`MODULES`, for tensors of ``device``, by the backend in force.
+    """The key of :data:`MODULES` for tensors on ``device`` under the current backend.
 
     Under ``auto``, a GPU on which the kernels cannot run computes in plain PyTorch, after one warning that says why.
 
     Raises:
-        ValueError: the backend in force needs another device.
-        ImportError: the backend in force needs a package that is not installed.
-        RuntimeError: the backend in force is ``cuda``, and something else keeps the kernels from running.
+        ValueError: the current backend needs another device.
+        ImportError: the current backend needs a package that is not installed.
+        RuntimeError: the current backend is ``cuda``, and something else keeps the kernels from running.
     """
     backend = current_backend()
     if backend in ("reference", "paper"):
@@ -112,7 +111,7 @@ def kind_of_implementation(device: torch.device) -> str:
 
 
 def _load(package: str, kind: str) -> str:
-    """The name of a module that is in ``_loaded`` then. (A module is no constant that ``torch.compile`` knows.)"""
+    """Import a module into ``_loaded`` and return its name, since ``torch.compile`` treats no module as a constant."""
     name = _name(package, kind)
     if name not in _loaded:
         _loaded[name] = importlib.import_module(name)
@@ -125,8 +124,8 @@ def _name(package: str, kind: str) -> str:
     return next(name for name in names if importlib.util.find_spec(name))
 
 
-# torch.compile, which cannot read a context variable, asks once, when it compiles. (What torch.compiler's
-# assume_constant_result does, without the seconds that its import costs.)
+# torch.compile cannot read a context variable, so the functions below are evaluated once, when it compiles. This is
+# torch.compiler.assume_constant_result without the seconds that importing it costs.
 for function in (current_backend, kind_of_implementation, _load):
     function._dynamo_marked_constant = True  # type: ignore[union-attr]
 
@@ -144,19 +143,19 @@ def _is_usable(device: torch.device) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _warn(obstacle: str) -> None:
-    """Once for each reason."""
+    """Warn once for each obstacle."""
     logger.warning("Structured attention runs in plain PyTorch on this GPU, several times slower: %s", obstacle)
 
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Run a block with the backend ``name``; what counts is when a quantity is computed, not when it is differentiated.
+    """Run a block with the backend ``name``. A backward pass uses the backend under which its quantity was computed.
 
-    A block of the main thread also governs every other thread, for as long as it is open, where that thread has opened
-    no block of its own: a pool's, a loader's, autograd's. A block of another thread governs that thread alone; whatever
-    it starts gets the same by ``contextvars.copy_context().run``.
+    While a block of the main thread is open, it also governs every other thread (of a pool, a data loader, autograd)
+    that has no open block of its own. A block of another thread governs that thread alone. Threads that it starts
+    inherit the backend through ``contextvars.copy_context().run``.
 
-    A function of ``torch.compile`` keeps the backend that was in force when it was compiled.
+    A function of ``torch.compile`` keeps the backend under which it was compiled.
 
     Raises:
         ValueError: ``name`` is not one of ``auto``, ``cuda``, ``cpu``, ``reference``, ``paper``.

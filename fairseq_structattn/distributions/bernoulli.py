@@ -1,4 +1,4 @@
-"""Independent positions."""
+"""Positions that are selected independently of each other."""
 
 from typing import Optional, Tuple
 
@@ -46,7 +46,7 @@ class Bernoulli(StructuredDistribution):
 
     @property
     def logits(self) -> Tensor:
-        """Scores as they were given, ``[*batch, n]``."""
+        """The scores as given, ``[*batch, n]``."""
         return self._given["logits"]
 
     @property
@@ -72,18 +72,18 @@ class Bernoulli(StructuredDistribution):
         return self._public_parts(self._without_padding(selected))
 
     def as_integers(self, parts: Tensor) -> Tensor:
-        """1 for what is selected and 0 for what is not, ``[*sample, *batch, n]``; −1 in padding."""
+        """1 for selected positions and 0 for the others, ``[*sample, *batch, n]``; −1 in padding."""
         return integers.of_marks(parts, self.position_mask)
 
     def as_indicators(self, integers_: Tensor) -> Tensor:
-        """Parts ``[*sample, *batch, n]``; the inverse of :meth:`as_integers`."""
+        """Indicators ``[*sample, *batch, n]``; the inverse of :meth:`as_integers`."""
         return self._without_padding(integers_.to(self.dtype))
 
     def _num_values(self) -> int:
         return 2
 
     def _restricted(self, allowed: Tensor) -> LinearChain:
-        # Of two states, either may be forbidden.
+        # Either of the two states may be forbidden.
         (logits,) = self._usable_potentials
         states = torch.stack((torch.zeros_like(logits), logits), -1).masked_fill(~allowed, NEGATIVE_INFINITY)
         lengths = self.lengths if self._has_padding else None
@@ -98,7 +98,7 @@ class Bernoulli(StructuredDistribution):
         return log_partition, self._without_padding(torch.sigmoid(logits))
 
     def _cross_entropy(self, parts: Tuple[Tensor, ...]) -> Tensor:
-        """Of logarithms of probabilities, which never are differences of large numbers."""
+        """Computed from log-probabilities, so that no large numbers are subtracted."""
         (selected,) = parts
         (logits,) = self._usable_potentials
         forbidden = logits == NEGATIVE_INFINITY
@@ -122,5 +122,5 @@ class Bernoulli(StructuredDistribution):
 
 
 def _softplus(scores: Tensor) -> Tensor:
-    # The default threshold of 20 is visible in float64.
+    # The error of softplus with its default threshold of 20 is visible in float64.
     return F.softplus(scores, threshold=40)

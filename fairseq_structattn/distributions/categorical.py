@@ -46,7 +46,7 @@ class Categorical(StructuredDistribution):
 
     @property
     def logits(self) -> Tensor:
-        """Scores as they were given, ``[*batch, n]``."""
+        """The scores as given, ``[*batch, n]``."""
         return self._given["logits"]
 
     @property
@@ -62,8 +62,8 @@ class Categorical(StructuredDistribution):
     @cached
     def marginals(self) -> Tensor:
         """Probability of each position, ``[*batch, n]``; exactly 0 in padding."""
-        # Without log Z, which a decoder would compute in vain at every step; and a softmax in float32 loses nothing by
-        # the size of its scores.
+        # A decoder does not need log Z, so it is not computed here. A softmax in float32 is accurate for scores of any
+        # size.
         return self._public_parts(probabilities(self._masked_logits(self._narrow_dtype)))
 
     def alignment_log_prob(self, alignment: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Categorical(StructuredDistribution):
             return self._public(0 - self._cross_entropy((share,)))
 
     def as_integers(self, parts: Tensor) -> Tensor:
-        """The position, ``[*sample, *batch]``; −1 where there is none."""
+        """The selected position, ``[*sample, *batch]``; −1 where none is selected."""
         return integers.of_choices(self._without_padding(parts), -1)
 
     def as_indicators(self, integers_: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Categorical(StructuredDistribution):
         return cross_entropy(self._masked_logits(self.compute_dtype), parts[0])
 
     def _masked_logits(self, dtype: torch.dtype) -> Tensor:
-        """−inf in padding."""
+        """Logits in ``dtype`` with −inf in padding."""
         logits = self.logits if self._moderate is None else self._moderate.potentials[0]
         return self._without_padding(logits.to(dtype), NEGATIVE_INFINITY)
 
@@ -114,19 +114,19 @@ class Categorical(StructuredDistribution):
         return ((parts == 1).sum(-1) == 1) & ((parts != 0).sum(-1) == 1)
 
 
-# Of choices along the last dimension, given by scores that may be −inf. Where all of them are, nothing is chosen.
+# Choices along the last dimension, given by scores that may be −inf. Where all scores are −inf, nothing is chosen.
 
 
 def probabilities(logits: Tensor) -> Tensor:
-    """A softmax."""
-    # A row of −inf would make softmax divide 0 by 0, and the NaN would survive a later mask in the gradient.
+    """Softmax; 0 where all logits are −inf."""
+    # A softmax over a row of −inf divides 0 by 0, and that NaN would survive a later mask in the gradient.
     finite = logits.clamp(min=torch.finfo(logits.dtype).min)
     return torch.softmax(finite, -1).masked_fill(logits == NEGATIVE_INFINITY, 0)
 
 
 def cross_entropy(logits: Tensor, share: Tensor) -> Tensor:
-    """−Σ share · log p, of logarithms that never are differences of large numbers; +inf for shares of what is
-    forbidden."""
+    """−Σ share · log p, computed without subtracting large numbers; +inf where a forbidden part has a positive
+    share."""
     forbidden = logits == NEGATIVE_INFINITY
     log_probs = torch.log_softmax(logits.clamp(min=torch.finfo(logits.dtype).min), -1)
     impossible = (forbidden & (share != 0)).any(-1)
@@ -134,7 +134,7 @@ def cross_entropy(logits: Tensor, share: Tensor) -> Tensor:
 
 
 def best_choice(logits: Tensor) -> Tensor:
-    """One-hot, or zero."""
+    """One-hot vector of the largest logit; zero where all logits are −inf."""
     logits = logits.detach()
     if logits.shape[-1] == 0:
         return logits

@@ -1,4 +1,4 @@
-"""What values and arguments of our distributions have to be, in the form that torch.distributions expects."""
+"""Constraints on values and arguments of our distributions, in the form that torch.distributions expects."""
 
 import torch
 from torch import Tensor
@@ -6,18 +6,18 @@ from torch.distributions.constraints import Constraint
 
 
 class LogPotential(Constraint):
-    """Numbers below +inf; −inf forbids a part. Said of real positions: what is in padding is not looked at."""
+    """Numbers below +inf; −inf forbids a part. Values in padding are ignored."""
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each number is one, in the shape of ``value``."""
+        """Whether each number is a valid log potential, in the shape of ``value``."""
         return value < float("inf")
 
 
 class Structures(Constraint):
-    """The structures of a distribution, given as parts 0 and 1; those that potentials forbid are among them.
+    """The structures of a distribution as indicators of parts, including those that potentials forbid.
 
     Args:
-        distribution: whose structures they are.
+        distribution: the distribution whose structures they are.
     """
 
     is_discrete = True
@@ -28,7 +28,7 @@ class Structures(Constraint):
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each of ``[*sample, *batch, *event]`` is a structure, ``[*sample, *batch]``."""
+        """Whether each item of ``value`` ``[*sample, *batch, *event]`` is a structure, ``[*sample, *batch]``."""
         with torch.no_grad():
             return self._distribution._in_support(value)
 

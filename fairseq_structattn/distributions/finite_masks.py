@@ -1,18 +1,18 @@
-"""Scores of any size made moderate, without a change of the distribution: masks written as large finite numbers.
+"""Masks written as large finite numbers: scores are reduced to a moderate size without changing the distribution.
 
-A sum of −3.4e38 and 0.5 is −3.4e38: where every structure has to use a mask, the scores beside it would be lost, in
-float64 too. So, before a recursion adds up anything,
+A sum of −3.4e38 and 0.5 is −3.4e38: where every structure has to use a mask, its other scores would be lost, in float64
+too. So two things are done before a recursion adds scores:
 
-* the best score of each choice (the heads of a word, the states of a position, the pairs of an edge) is taken off the
-  scores of that choice. Every structure makes each choice once, so that all lose the same;
-* what is left of a score that no sum of the smaller ones comes up to (beyond 2²⁰) is split into a whole number of
-  steps, such as 1/1024 of a mask, and the rest, and the steps are made smaller. Sums of whole numbers of steps compare
-  as before, and as long as a mask outweighs all that the other scores can amount to, the same structures are the likely
-  ones, in the same proportions. What the structures with any probability lose by it is again the same for all of them.
+* The best score of each choice (the heads of a word, the states of a position, the pairs of an edge) is subtracted from
+  the scores of that choice. Every structure makes each choice once, so all structures lose the same constant.
+* A remaining score beyond 2²⁰ and beyond any sum of the smaller ones is a mask. It is split into a whole number of
+  steps (of 1/1024 of a mask, say) and a rest, and the steps are shrunk. Sums of whole steps keep their order. As long
+  as a mask outweighs the sum of all other scores, the same structures are likely, in the same proportions: shrinking
+  changes the scores of all structures with nonzero probability by the same constant.
 
-Of masks of very different size (1e9 beside 1e18) the smaller ones count among the other scores of the larger.
+Where masks differ very much in size (1e9 and 1e18), the smaller ones count as ordinary scores beside the larger.
 
-NaN and +∞ are found here too: no result can be made of them, and they must not reach the other items of a batch.
+NaN and +∞ are detected here too: they make the result undefined, and must not reach the other items of a batch.
 """
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
@@ -24,17 +24,17 @@ from .operations import has_values
 from .semirings import NEGATIVE_INFINITY
 
 INFINITY = float("inf")
-# Up to here float64 keeps ten digits behind the point, of a score and of sums of many.
+# Up to this size float64 keeps ten decimal places, of a score and of sums of many.
 LARGEST_ORDINARY = 2.0**20
-# Finite scores are cut off here: sums of 2²² of them are finite.
+# Finite scores are clipped here, so that sums of 2²² of them are finite.
 LARGEST_FINITE = 2.0**1000
-# Up to here it has four.
+# Up to this size float64 keeps four decimal places.
 LARGEST_RESOLVED = 2.0**40
-# Masks are counted in steps of this part of the least one; of the largest one, if they are too many or of any size.
+# A step is 1/STEPS of the smallest mask, or 1/MOST_STEPS of the largest if that is too fine or masks vary freely.
 STEPS, MOST_STEPS = 2**10, 2**24
-# By how much a structure with one more mask is less likely: e^−1000 is no number, even beside what float64 can hold.
+# A structure with one more mask loses at least this many nats: e^−1000 underflows even in float64.
 NEGLIGIBLE = 1024.0
-# Expected numbers of steps that differ by less are the same.
+# Expected numbers of steps that differ by less than this count as equal.
 ROUNDING = 1e-6
 
 
@@ -42,9 +42,9 @@ class Band(NamedTuple):
     """Masks of one size, in whole numbers of steps.
 
     Attributes:
-        steps: of each part, in the shapes of the potentials.
-        lost: the part of a step that was taken off, ``[*batch]``.
-        kept: the rest of it, ``[*batch]``.
+        steps: number of steps of each part, in the shapes of the potentials.
+        lost: how much of a step was taken off, ``[*batch]``.
+        kept: the size of a step that remains, ``[*batch]``.
     """
 
     steps: Tuple[Tensor, ...]
@@ -52,7 +52,7 @@ class Band(NamedTuple):
     kept: Tensor
 
     def count(self, parts: Sequence[Tensor]) -> Tensor:
-        """Steps in structures ``[*sample, *batch, …]``, or expected ones, ``[*sample, *batch]``."""
+        """Number of steps, or its expectation, ``[*sample, *batch]``, for parts ``[*sample, *batch, …]``."""
         total: Any = 0
         for steps, part in zip(self.steps, parts):
             total = total + _sum_events(steps * part, part.dim() - steps.dim() + self.lost.dim())
@@ -63,11 +63,11 @@ class Moderate(NamedTuple):
     """Potentials that a recursion can take.
 
     Attributes:
-        potentials: of moderate size, or −inf; 0 instead where an item is broken.
-        ordinary: what there is of potentials beside masks.
+        potentials: potentials of moderate size, or −inf; 0 in broken items.
+        ordinary: the potentials without masks.
         broken: which items have NaN or +inf, ``[*batch]``.
-        constant: what all structures of an item have lost with the best scores of their choices, ``[*batch]``.
-        bands: masks.
+        constant: sum of the best scores of all choices, which every structure of an item has lost, ``[*batch]``.
+        bands: the masks, by size.
     """
 
     potentials: Tuple[Tensor, ...]
@@ -77,11 +77,11 @@ class Moderate(NamedTuple):
     bands: Tuple[Band, ...]
 
     def lost_by(self, parts: Sequence[Tensor]) -> Tensor:
-        """What the score of a structure ``[*batch, …]`` is in excess of its score by the given potentials."""
+        """Score of structures ``[*batch, …]`` under the moderate potentials less that under the given ones."""
         return sum((band.lost * band.count(parts) for band in self.bands), 0 - self.constant)
 
     def beyond(self, parts: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
-        """What masks in ``parts`` cost more than those in ``reference``; exactly 0 where they are the same."""
+        """Cost of the masks in ``parts`` less that of the masks in ``reference``; exactly 0 where they are equal."""
         total = torch.zeros_like(self.constant)
         for band in self.bands:
             difference = band.count(parts) - band.count(reference)
@@ -108,14 +108,14 @@ def all_ordinary(tensors: Sequence[Tensor]) -> bool:
 def moderate(
     potentials: Sequence[Tensor], choices: Sequence[Tuple[int, ...]], batch_shape: torch.Size, most_parts: int
 ) -> Optional[Moderate]:
-    """The same distribution with moderate potentials; ``None`` where they are moderate as they are.
+    """The same distribution with moderate potentials; ``None`` if the given ones are moderate already.
 
-    Gradients reach the potentials as if nothing had been taken off.
+    Gradients reach the potentials as if nothing had been subtracted.
 
     Args:
         potentials: float64 or float32, each ``[*batch, …]``; 0 or −inf in padding.
-        choices: for each potential the dimensions, as negative numbers, along which a structure has one part or none;
-            empty where they are only to be cleared of NaN and +inf.
+        choices: for each potential, the dimensions (negative) along which a structure has at most one part; empty if
+            only NaN and +inf are to be removed.
         batch_shape: ``[*batch]``.
         most_parts: the largest number of parts of a structure.
     """
@@ -137,15 +137,15 @@ def moderate(
 
 
 def unusable_items(potentials: Sequence[Tensor], batch_shape: torch.Size) -> Tensor:
-    """In which items there is NaN or +inf, ``[*batch]``."""
+    """Which items hold NaN or +inf, ``[*batch]``."""
     return _any_event([_unusable(potential) for potential in potentials], batch_shape)
 
 
 def differences(
     potentials: Sequence[Tensor], parts: Sequence[Tensor], reference: Sequence[Tensor]
 ) -> Tuple[Tensor, ...]:
-    """``parts`` ``[*sample, *batch, …]`` less those of a structure; 0 where a large potential would turn what rounding
-    has left of an expectation into a large number."""
+    """``parts`` ``[*sample, *batch, …]`` less those of a structure; 0 where a large potential would multiply the
+    rounding error of an expectation into a large number."""
     result = []
     for potential, part, other in zip(potentials, parts, reference):
         difference = part - other
@@ -157,7 +157,7 @@ def differences(
 def _reduced(
     values: List[Tensor], choices: Sequence[Tuple[int, ...]], batch_shape: torch.Size, most_parts: int
 ) -> Tuple[List[Tensor], List[Tensor], Tensor, Tuple[Band, ...]]:
-    """Moderate and ordinary potentials, constant and bands, see :class:`Moderate`."""
+    """Moderate and ordinary potentials, constant and bands; see :class:`Moderate`."""
     largest = min(LARGEST_FINITE, torch.finfo(values[0].dtype).max / 2**24)
     values = [value.masked_fill(torch.isfinite(value), 0) + _finite(value).clamp(-largest, largest) for value in values]
     best = [_finite(value.amax(dims, keepdim=True)) for value, dims in zip(values, choices)]
@@ -172,7 +172,7 @@ def _reduced(
 
     scores = flat(values)
     moderate, ordinary, bands = _compressed(scores, flat([b.expand_as(v) for b, v in zip(best, values)]), most_parts)
-    # The other items stay as they are.
+    # Items without masks keep their scores.
     extreme = ((scores.abs() > LARGEST_ORDINARY) & torch.isfinite(scores)).any(1, keepdim=True)
     moderate, ordinary = torch.where(extreme, moderate, scores), torch.where(extreme, ordinary, scores)
     constant = constant.masked_fill(~extreme.reshape(batch_shape), 0)
@@ -185,8 +185,8 @@ def _reduced(
 def _compressed(
     scores: Tensor, best: Tensor, most_parts: int
 ) -> Tuple[Tensor, Tensor, List[Tuple[Tensor, Tensor, Tensor]]]:
-    """Scores ``[items, N]`` less the best of their choice, with smaller masks, and without masks; ``(steps, lost,
-    kept)`` of each band."""
+    """Scores ``[items, N]`` less the best of their choice, first with shrunk masks, then without masks; and ``(steps,
+    lost, kept)`` of each band."""
     costs = (best - scores).masked_fill(scores == NEGATIVE_INFINITY, INFINITY)
     numbers = _bands(costs, 4 * most_parts)
     top = _finite(costs).masked_fill(numbers != 0, 0).amax(1, keepdim=True)
@@ -202,7 +202,7 @@ def _compressed(
         steps = (costs / step).round().masked_fill(~band, 0)
         rest = _rest(costs, scores, best, band, step)
         ordinary = torch.where(band, rest, ordinary)
-        # Scores of all sizes up to the largest that there are: what is left of them is nothing beside a step.
+        # Where scores of all sizes occur, steps are fractions of the largest: the rests are negligible beside a step.
         rest = rest.masked_fill(rest.abs() > LARGEST_ORDINARY, 0)
         enough = 4 * most_parts * (top + rest.abs().amax(1, keepdim=True)) + NEGLIGIBLE
         enough = torch.where(exact, enough.clamp(min=LARGEST_ORDINARY) / STEPS, enough)
@@ -214,9 +214,9 @@ def _compressed(
 
 
 def _bands(costs: Tensor, apart: int) -> Tensor:
-    """The number of the band of each cost ``[items, N]``, 0 for the ordinary ones and for those without end.
+    """The band of each cost ``[items, N]``, by number; 0 for ordinary and for infinite costs.
 
-    A band begins where a cost is beyond any sum of the smaller ones.
+    A band begins where a cost exceeds any sum of the smaller costs.
     """
     finite = _finite(costs)
     ascending, order = finite.sort(1)
@@ -226,9 +226,9 @@ def _bands(costs: Tensor, apart: int) -> Tensor:
 
 
 def _rest(costs: Tensor, scores: Tensor, best: Tensor, band: Tensor, step: Tensor) -> Tensor:
-    """What is left of the costs of a band when whole steps are taken off.
+    """The remainder of the costs of a band after whole steps are subtracted.
 
-    The mask is in the score or, with the opposite sign, in the best one: it is taken off where it is.
+    The mask is in the score or, with the opposite sign, in the best score: it is subtracted from the one that has it.
     """
     mask = (costs / step).round() * step
     rest = torch.where(scores.abs() > best.abs(), best - (scores + mask), (best - mask) - scores)
@@ -236,9 +236,9 @@ def _rest(costs: Tensor, scores: Tensor, best: Tensor, band: Tensor, step: Tenso
 
 
 def _following(value: Tensor, potential: Tensor) -> Tensor:
-    """``value`` with the gradient of ``potential``; the gradient of what is no number is none either."""
+    """``value`` with the gradient of ``potential``; the gradient is NaN where the potential is NaN or +inf."""
     if potential.requires_grad:
-        # A tensor of its own: the caller's may be used elsewhere.
+        # A copy, since the caller's tensor may be used elsewhere.
         potential = potential.view_as(potential)
         unusable = _unusable(potential.detach())
         potential.register_hook(lambda gradient: gradient.masked_fill(unusable, float("nan")))
@@ -255,12 +255,12 @@ def _finite(value: Tensor) -> Tensor:
 
 
 def _beside(items: Tensor, value: Tensor) -> Tensor:
-    """``[*batch]`` with dimensions for the events of ``value``."""
+    """``items`` ``[*batch]`` with dimensions of size 1 for the events of ``value``."""
     return items[(...,) + (None,) * (value.dim() - items.dim())]
 
 
 def _any_event(values: Sequence[Tensor], batch_shape: torch.Size) -> Tensor:
-    """Whether any is true, ``[*batch]``."""
+    """Whether any value of an item is true, ``[*batch]``."""
     result = torch.zeros(batch_shape, dtype=torch.bool, device=values[0].device)
     for value in values:
         result = result | value.reshape(batch_shape + (value.shape[len(batch_shape) :].numel(),)).any(-1)
@@ -268,5 +268,5 @@ def _any_event(values: Sequence[Tensor], batch_shape: torch.Size) -> Tensor:
 
 
 def _sum_events(value: Tensor, leading: int) -> Tensor:
-    """The sum over all dimensions behind the first ``leading`` ones."""
+    """The sum over all dimensions after the first ``leading`` ones."""
     return value.flatten(leading).sum(-1) if value.dim() > leading else value

@@ -14,8 +14,8 @@ from .structured import cached
 class IndependentHeads(ArcDistribution):
     """Each of n words selects a head among all words, itself included, and the root: a softmax for each word.
 
-    There is no demand that the arcs form a tree: what syntactic attention is compared with ("simple" in Kim et al.,
-    "Structured Attention Networks", ICLR 2017, section 4.1).
+    The arcs need not form a tree. This is the baseline of syntactic attention ("simple" in Kim et al., "Structured
+    Attention Networks", ICLR 2017, section 4.1).
 
     Args:
         arc_scores: ``[*batch, n+1, n]``, see :class:`ArcDistribution`.
@@ -75,13 +75,13 @@ class IndependentHeads(ArcDistribution):
         return self._arcs(categorical.probabilities(scores))
 
     def _scores_of_heads(self, dtype: torch.dtype) -> Tensor:
-        """``[*batch, n, n+1]``, −inf where there is no arc."""
+        """Scores of the heads of each word, ``[*batch, n, n+1]``, −inf where there is no arc."""
         scores = self.arc_scores if self._moderate is None else self._moderate.potentials[0]
         return scores.to(dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY).transpose(-1, -2)
 
     def _arcs(self, heads: Tensor) -> Tensor:
-        """From ``[*sample, *batch, n, n+1]`` to ``[*sample, *batch, n+1, n]``, 0 in padding and where a word without a
-        head leaves none to the others."""
+        """From ``[*sample, *batch, n, n+1]`` to ``[*sample, *batch, n+1, n]``; 0 in padding and in impossible items, in
+        which some word can have no head."""
         without_head = ~(self._scores_of_heads(self.compute_dtype) > NEGATIVE_INFINITY).any(-1) & self.position_mask
         possible = self.arc_mask & ~without_head.any(-1)[..., None, None]
         return heads.transpose(-1, -2).masked_fill(~possible, 0)

@@ -1,10 +1,10 @@
-"""The k best structures, by an algorithm for the best one under constraints.
+"""The k best structures, by repeated search for the best structure under constraints.
 
-A structure is a choice of a value for each of n positions: a state, a head. Once the best structure of a set is known,
-the others are divided, by the first position that differs from it, into n sets whose best ones are found in the same
-way; the best of all that have not been taken comes next (Lawler, Management Science 1972; for trees, with the
-algorithm of Chu, Liu and Edmonds, Camerini et al., Networks 1980). That is exact for whatever has an exact ``argmax``,
-which runs k times, for n sets of each item together.
+A structure is a choice of a value (a state, a head) for each of n positions. Once the best structure of a set is known,
+the others are partitioned into n subsets, by the first position at which they differ from it. The next structure is the
+best of the best structures of all subsets so far (Lawler, Management Science 1972; Camerini et al., Networks 1980, for
+trees with the Chu–Liu–Edmonds algorithm). The result is exact wherever ``argmax`` is exact. ``argmax`` runs k times,
+each time for n subsets of each item together.
 """
 
 import heapq
@@ -19,11 +19,11 @@ from .semirings import NEGATIVE_INFINITY
 
 
 class TopK(NamedTuple):
-    """The k most likely structures, the likeliest first.
+    """The k most likely structures, the most likely first.
 
     Attributes:
-        structures: parts 0 and 1, ``[k, *batch, *event]``; 0 beyond the last structure that is possible.
-        log_probs: ``[k, *batch]``, differentiable; −inf beyond the last structure that is possible.
+        structures: indicators of parts, ``[k, *batch, *event]``; 0 beyond the last possible structure.
+        log_probs: ``[k, *batch]``, differentiable; −inf beyond the last possible structure.
     """
 
     structures: Tensor
@@ -31,12 +31,12 @@ class TopK(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """The best structure of a set, in the order of a heap.
+    """The best structure of a set; a heap orders candidates by cost, then by number.
 
     Attributes:
         cost: −log p.
-        number: of equally likely ones, what was found first comes first.
-        values: ``[n]``
+        number: the order in which candidates were found, which breaks ties.
+        values: the structure as integers, ``[n]``.
         allowed: which values each position may have in the set, ``[n, values]``.
     """
 
@@ -48,7 +48,7 @@ class _Candidate(NamedTuple):
 
 @torch.no_grad()
 def best_values(distribution, k: int) -> Tuple[Tensor, Tensor]:
-    """Structures as integers ``[k, *batch, n]``, and whether there is one, ``[k, *batch]``."""
+    """The k best structures as integers ``[k, *batch, n]``, and whether each exists, ``[k, *batch]``."""
     shape, real = distribution.batch_shape, distribution.position_mask
     items, n = shape.numel(), distribution.max_length
     count = distribution._num_values()
@@ -56,7 +56,7 @@ def best_values(distribution, k: int) -> Tuple[Tensor, Tensor]:
     numbers = itertools.count()
 
     def add(values: Tensor, allowed: Tensor, nonempty: Tensor) -> None:
-        """Sets ``[sets, items, n, count]`` with their best structures ``[sets, *batch, n]``."""
+        """Add sets ``[sets, items, n, count]`` with their best structures ``[sets, *batch, n]``."""
         complete = nonempty & ((values != NOTHING) | ~real).all(-1)
         surprisals = distribution._surprisal(distribution.as_indicators(values))
         usable = complete & (surprisals < float("inf"))
@@ -83,15 +83,15 @@ def best_values(distribution, k: int) -> Tuple[Tensor, Tensor]:
         if rank + 1 == k or n == 0 or not exists[rank].any():
             break
         sets = _divide(allowed, found[rank])
-        # What differs from a structure in padding alone is the same structure.
+        # Structures that differ in padding alone are the same.
         nonempty = real.movedim(-1, 0) & exists[rank].reshape(shape).to(real.device)
         add(solve(sets), sets, nonempty)
     return found.reshape((k,) + shape + (n,)).to(real.device), exists.reshape((k,) + shape).to(real.device)
 
 
 def _divide(allowed: Tensor, values: Tensor) -> Tensor:
-    """What is allowed ``[items, n, count]`` but for one structure ``[items, n]``, as n disjoint sets ``[n, items, n,
-    count]``: the i-th differs from it at i, and not before."""
+    """The set ``allowed`` ``[items, n, count]`` without one structure ``[items, n]``, as n disjoint sets ``[n, items,
+    n, count]``: members of the i-th set differ from that structure at i and not before."""
     n, count = allowed.shape[-2:]
     same = values.unsqueeze(-1) == torch.arange(count, device="cpu")
     first, position = torch.arange(n, device="cpu")[:, None, None, None], torch.arange(n, device="cpu")[:, None]
@@ -99,7 +99,7 @@ def _divide(allowed: Tensor, values: Tensor) -> Tensor:
 
 
 def best_choices(logits: Tensor, k: int) -> Tuple[Tensor, Tensor]:
-    """The same for one choice, by its scores ``[*batch, values]``: ``[k, *batch]`` both."""
+    """:func:`best_values` of a single choice with scores ``[*batch, values]``; both results are ``[k, *batch]``."""
     scores, values = logits.detach().topk(min(k, logits.shape[-1]), -1)
     missing = (0, k - scores.shape[-1])
     scores = torch.nn.functional.pad(scores, missing, value=NEGATIVE_INFINITY)

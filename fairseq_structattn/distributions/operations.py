@@ -1,12 +1,12 @@
-"""log Z and marginals by kernels as operations that PyTorch can differentiate, transform and trace.
+"""Kernels for log Z and marginals as operations that PyTorch can differentiate, transform and trace.
 
-A kernel is numbers in, numbers out. :class:`Operation` makes of a forward kernel and of a kernel for its gradient
+A kernel maps numbers to numbers. From a forward kernel and a kernel for its gradient, :class:`Operation` makes
 
-* an ``autograd.Function`` whose results can be differentiated again and again. The gradient of log Z is the marginals,
-  which the kernels differentiate once more; what is beyond that is computed by a specification in plain PyTorch;
-* the same for ``torch.func``, whose ``vmap`` calls the kernels once for each item;
-* custom operators (``torch.library.custom_op``, PyTorch 2.4) with rules for shapes, which ``torch.compile``,
-  ``torch.export`` and fake tensors take as they are. With an older PyTorch, ``torch.compile`` leaves kernels out.
+* an ``autograd.Function`` that can be differentiated any number of times. The gradient of log Z is the marginals, which
+  the kernels differentiate once more; the specification in plain PyTorch computes all higher derivatives;
+* its counterpart for ``torch.func``, whose ``vmap`` calls the kernels once for each item;
+* custom operators (``torch.library.custom_op``, PyTorch 2.4) with shape functions, which ``torch.compile``,
+  ``torch.export`` and fake tensors accept. With an older PyTorch, ``torch.compile`` leaves kernels out of the graph.
 """
 
 import functools
@@ -22,7 +22,7 @@ HAS_CUSTOM_OPERATORS = hasattr(torch.library, "custom_op")
 
 
 def is_compiling() -> bool:
-    """Whether ``torch.compile`` or ``torch.export`` is reading this code."""
+    """Whether ``torch.compile`` or ``torch.export`` is tracing."""
     return _is_compiling()
 
 
@@ -32,10 +32,10 @@ def is_transformed() -> bool:
 
 
 def is_traced(*tensors: Optional[Tensor]) -> bool:
-    """Whether tensors may be shapes only, as under ``torch.compile``, or a mode or subclass wants to see operators."""
+    """Whether tensors may have no values, as under ``torch.compile``, or a mode or subclass intercepts operators."""
     if _is_compiling() or _modes() > 0:
         return True
-    # A loop, since this is asked several times a step.
+    # A loop is faster than any(), and this function is called several times a step.
     for tensor in tensors:
         if type(tensor) not in _PLAIN:
             return True
@@ -43,8 +43,8 @@ def is_traced(*tensors: Optional[Tensor]) -> bool:
 
 
 def has_values(*tensors: Tensor) -> bool:
-    """Whether Python may look at numbers in the tensors, as it may not while code is traced, under a transform or on
-    the device ``meta``."""
+    """Whether Python may read the values of the tensors. It may not while code is traced, under a transform of
+    ``torch.func`` or on the device ``meta``."""
     if _is_compiling() or _is_transformed() or _modes() > 0:
         return False
     for tensor in tensors:
@@ -59,37 +59,37 @@ def uniform(
     generator: Optional[torch.Generator],
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Numbers in [0, 1) on a device, from a generator of any device; ``None``: PyTorch's own."""
+    """Uniform numbers in [0, 1) on ``device``, from a generator of any device; ``None``: PyTorch's default."""
     source = device if generator is None else generator.device
     return torch.rand(tuple(shape), dtype=dtype, device=source, generator=generator).to(device)
 
 
 def value_and_gradients(function: Callable, *tensors: Tensor) -> Tuple[Tensor, Tuple[Tensor, ...]]:
-    """A function's value ``[batch]`` and the gradients of its sum, by ``torch.func``: for code that is itself
-    transformed or traced, where ``torch.autograd.grad`` may not be called."""
+    """A function's value ``[batch]`` and the gradients of its sum, by ``torch.func``. For code that is transformed or
+    traced, where ``torch.autograd.grad`` may not be called."""
     value, pull = torch.func.vjp(function, *tensors)  # type: ignore[misc]
     return value, pull(torch.ones_like(value))
 
 
 def value_and_marginals(function: Callable, *tensors: Tensor) -> Tuple[Tensor, Tuple[Tensor, ...]]:
-    """A function's value ``[batch]`` and the gradients of its sum, which carry a graph where gradients are enabled and
-    a tensor needs them."""
+    """A function's value ``[batch]`` and the gradients of its sum. Both carry a graph if gradients are enabled and a
+    tensor requires them."""
     if not has_values(*tensors):
         return value_and_gradients(function, *tensors)
     track = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     with torch.inference_mode(False), torch.enable_grad():
-        # Never the caller's own flag: a tensor that needs no gradient is detached first.
+        # requires_grad is never set on the caller's tensor: a tensor without it is detached first.
         leaves = [t if t.requires_grad else usable(t).detach().requires_grad_() for t in tensors]
         value = function(*leaves)
         total = value.sum() + leaves[0].flatten()[:0].sum()
         found = torch.autograd.grad(total, leaves, create_graph=track, allow_unused=True)
-        # What is empty serves as its own gradient, with a graph, which the value may not depend on.
+        # The value may not depend on an empty tensor, which then serves as its own gradient, with a graph.
         gradients = tuple(leaf if leaf.numel() == 0 else gradient for gradient, leaf in zip(found, leaves))
     return (value, gradients) if track else (value.detach(), tuple(gradient.detach() for gradient in gradients))
 
 
 def usable(tensor: Tensor) -> Tensor:
-    """A tensor that autograd may keep, if this one was made in inference mode."""
+    """The tensor, or a copy that autograd may save if the tensor was made in inference mode."""
     return tensor.clone() if tensor.is_inference() else tensor
 
 
@@ -101,18 +101,18 @@ _not_compiled = getattr(getattr(torch, "compiler", None), "disable", lambda func
 
 
 class Operation:
-    """Kernels of one distribution: ``operation(*potentials, *settings)`` is log Z and the marginals of all parts.
+    """Kernels of one distribution: ``operation(*potentials, *settings)`` returns log Z and the marginals of all parts.
 
-    A subclass gives the attributes and methods below as they are described. ``results`` are log Z and the marginals
-    that can be differentiated; ``outputs`` are these and what the gradient kernel wants to read again.
+    A subclass provides the attributes and methods below. Its *results* are log Z and marginals, which can be
+    differentiated; its *outputs* are the results and whatever else the gradient kernel reads.
 
     Attributes:
-        name: of the custom operator, in the name space ``structattn``.
-        arguments: their types and names, potentials first, as in an operator's schema.
-        potentials: how many of the arguments are potentials.
+        name: name of the custom operator, in the namespace ``structattn``.
+        arguments: types and names of the arguments as in an operator's schema, potentials first.
+        potentials: number of arguments that are potentials.
         results: number of results.
-        outputs: number of outputs, the results among them.
-        kept: numbers of the outputs that ``gradient`` reads; the others are ``None`` there.
+        outputs: number of outputs, including the results.
+        kept: indices of the outputs that ``gradient`` reads; the others are ``None`` there.
         wide: whether the specification is computed in float64, as the kernels are.
     """
 
@@ -127,34 +127,34 @@ class Operation:
     # What a subclass provides
 
     def forward(self, *inputs) -> Tensors:
-        """All outputs, new tensors; ``None`` for marginals that the settings do not ask for."""
+        """All outputs as new tensors; ``None`` for marginals that the settings do not ask for."""
         raise NotImplementedError
 
     def gradient(self, inputs: tuple, outputs: Tensors, upstream: Tensors) -> Tensors:
-        """Gradients with respect to the potentials, new tensors, for upstream gradients of the results."""
+        """Gradients with respect to the potentials as new tensors, given upstream gradients of the results."""
         raise NotImplementedError
 
     def shapes(self, *inputs) -> Tuple[Tensor, ...]:
-        """Empty tensors like the outputs; like (0,) for those that are ``None``."""
+        """Empty tensors in the shapes of the outputs; of shape ``(0,)`` for outputs that are ``None``."""
         raise NotImplementedError
 
     def parts(self, *potentials: Tensor) -> Tuple[Tensor, ...]:
-        """The potentials repeated, so that the gradient of log Z with respect to each is a result."""
+        """The potentials expanded, so that the gradient of log Z with respect to each is a result."""
         return potentials
 
     def log_partition(self, *parts_and_settings) -> Tensor:
-        """The specification: log Z of ``parts`` and settings, in plain PyTorch."""
+        """The specification in plain PyTorch: log Z of ``parts`` under the settings."""
         raise NotImplementedError
 
     def all_results(self, *inputs) -> tuple:
-        """The inputs, with settings that ask for the marginals of all parts, or ``()`` if there is no such setting."""
+        """The inputs with settings that ask for the marginals of all parts; ``()`` if there is no such setting."""
         return inputs
 
     def weigh(self, weights: Tensor, part: Tensor) -> Tensor:
-        """``part`` times a number for each item."""
+        """``part`` times one number for each item."""
         return weights.reshape(weights.shape + (1,) * (part.dim() - 1)) * part
 
-    # What is made of it
+    # What this class provides
 
     def __init__(self) -> None:
         self.inputs = len(self.arguments.split(","))
@@ -189,7 +189,7 @@ class Operation:
         return tuple(map(_sum, first, self._differentiate_once(inputs, outputs, others)))
 
     def _expected_parts(self, inputs: tuple, grad_log_partition: Optional[Tensor]) -> Optional[Tensors]:
-        """The gradient of log Z times its upstream gradient, as a result of this operation."""
+        """The gradient of log Z times its upstream gradient, computed by this operation."""
         complete = self.all_results(*inputs)
         if grad_log_partition is None or not complete:
             return None
@@ -213,7 +213,7 @@ class Operation:
     def _differentiate_again(
         self, inputs: tuple, upstream: Tensors, upstream_again: Tensors
     ) -> Tuple[Tensors, Tensors]:
-        """Gradients with respect to potentials and ``upstream`` of what ``gradient`` computes, by the specification."""
+        """Gradients of :meth:`gradient` with respect to potentials and ``upstream``, by the specification."""
         gradient, primals, numbers, given = self._specified_gradient(inputs, upstream)
         values, pull = torch.func.vjp(gradient, *primals)  # type: ignore[misc]
         again = [upstream_again[i] for i in numbers]
@@ -222,7 +222,7 @@ class Operation:
         return grad_potentials, _spread(found[len(numbers) :], given, self.results)
 
     def _push_results(self, inputs: tuple, tangents: Tensors) -> Tensors:
-        """Derivatives of the results in the direction of ``tangents`` of the potentials, by the specification."""
+        """Directional derivatives of the results, by the specification, for ``tangents`` of the potentials."""
         numbers = [i for i in range(self.potentials) if inputs[i] is not None]
         given = range(self.results)
 
@@ -232,14 +232,14 @@ class Operation:
         return _push(results, [inputs[i] for i in numbers], [tangents[i] for i in numbers])
 
     def _push_gradient(self, inputs: tuple, upstream: Tensors, tangents: Tensors, grad_upstream: Tensors) -> Tensors:
-        """The same of what ``gradient`` computes, where the upstream gradients have tangents too."""
+        """Directional derivatives of :meth:`gradient`, for tangents of the potentials and of the upstream gradients."""
         gradient, primals, numbers, given = self._specified_gradient(inputs, upstream)
         pushed = _push(gradient, primals, [tangents[i] for i in numbers] + [grad_upstream[i] for i in given])
         return _spread(pushed, numbers, self.potentials)
 
     def _specified_gradient(self, inputs: tuple, upstream: Tensors) -> tuple:
-        """``gradient`` as a function of the potentials and upstream gradients that are given, these, and their
-        numbers."""
+        """:meth:`gradient` as a function of the potentials and upstream gradients that are not ``None``; these tensors;
+        and the indices of both."""
         numbers = [i for i in range(self.potentials) if inputs[i] is not None]
         given = [i for i in range(self.results) if upstream[i] is not None]
 
@@ -272,15 +272,15 @@ class Operation:
 
 
 def without_gradient(name: str, arguments: str, shape: Callable) -> Callable:
-    """Decorator: a function that looks at numbers and returns integers, as those for a best structure and for samples.
+    """Decorator for functions that read values and return integers, such as those for argmax and samples.
 
-    It is a custom operator where code is traced, and refused where a transform of ``torch.func`` is running. A keyword
-    argument ``generator``, which no operator can have, becomes the last argument.
+    The function becomes a custom operator while code is traced, and raises under a transform of ``torch.func``. The
+    keyword argument ``generator``, which no operator can have, becomes the last argument.
 
     Args:
-        name: of the operator, in the name space ``structattn``.
-        arguments: their types and names, as in an operator's schema.
-        shape: that of the result, for the same arguments.
+        name: name of the operator, in the namespace ``structattn``.
+        arguments: types and names of the arguments, as in an operator's schema.
+        shape: function from the same arguments to the shape of the result.
     """
 
     def decorate(function: Callable) -> Callable:
@@ -309,7 +309,7 @@ def without_gradient(name: str, arguments: str, shape: Callable) -> Callable:
 
 
 def _tags() -> dict:
-    """That two calls are not the same, which the compiler would otherwise make one of."""
+    """Tags of a random operator: without them, the compiler would merge two calls into one."""
     known = "tags" in inspect.signature(torch.library.custom_op).parameters
     return {"tags": (torch.Tag.nondeterministic_seeded,)} if known else {}
 
@@ -361,7 +361,7 @@ def _backward_of_gradient(ctx, *upstream_again: Optional[Tensor]) -> Tensors:
 
 
 class _Expectations(torch.autograd.Function):
-    """An operation and its inputs → its results."""
+    """From an operation and its inputs to its results."""
 
     @staticmethod
     def forward(ctx, operation: Operation, *inputs):
@@ -375,7 +375,7 @@ class _Expectations(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """An operation, its inputs, its outputs and their upstream gradients → gradients of the potentials."""
+    """From an operation, its inputs, its outputs and upstream gradients to gradients of the potentials."""
 
     @staticmethod
     def forward(ctx, operation: Operation, *flat):
@@ -392,7 +392,7 @@ def _split(operation: Operation, flat: tuple) -> Tuple[tuple, Tensors, Tensors]:
     return flat[:first], flat[first:second], flat[second:]
 
 
-# For torch.func, where the results of an inner transform are inputs of an outer one, so that all outputs are returned
+# For torch.func, where results of an inner transform are inputs of an outer one: all outputs have to be returned.
 
 
 class _TransformedExpectations(torch.autograd.Function):
@@ -416,7 +416,7 @@ class _TransformedExpectations(torch.autograd.Function):
         operation, values = ctx.operation, _saved(ctx)
         inputs = values[: operation.inputs]
         pushed = operation._push_results(inputs, tangents[1:])
-        # Marginals that were not asked for, and what the gradient kernel reads, have none.
+        # Marginals that were not asked for, and outputs that only the gradient kernel reads, have no tangents.
         present = zip(pushed, ctx.dtypes)
         return (*(None if d is None else p.to(d) for p, d in present), *(None,) * (operation.outputs - len(pushed)))
 
@@ -454,7 +454,7 @@ class _TransformedGradient(torch.autograd.Function):
 
 
 def _one_by_one(function: type, batch: int, dims: tuple, operation: Operation, inputs: tuple) -> Tuple[tuple, tuple]:
-    """All outputs, stacked, and where their new dimension is."""
+    """All outputs, stacked, and the position of their new dimension."""
     items = (
         [value] * batch if dim is None else [item.contiguous() for item in value.unbind(dim)]
         for value, dim in zip(inputs, dims)
@@ -517,7 +517,7 @@ def _push(function: Callable, primals: Sequence[Tensor], tangents: Sequence[Opti
 
 
 def _spread(values: Sequence, numbers: Sequence[int], count: int) -> tuple:
-    """``count`` entries, with values at these places and ``None`` at the others."""
+    """``count`` entries: the values at the indices ``numbers``, and ``None`` elsewhere."""
     places = dict(zip(numbers, values))
     return tuple(places.get(i) for i in range(count))
 

@@ -1,4 +1,4 @@
-"""Names under which classes are offered on the command line, such as ``--attention-distribution NAME``."""
+"""Registries of classes by their names on the command line, such as ``--attention-distribution NAME``."""
 
 from typing import Callable, Dict, Generic, List, Type, TypeVar
 
@@ -12,7 +12,7 @@ class Registry(Generic[Registered]):
 
     Args:
         kind: what the classes are, in error messages.
-        base: what they derive from.
+        base: the class that they derive from.
     """
 
     def __init__(self, kind: str, base: Type[Registered]) -> None:
@@ -57,7 +57,7 @@ class Registry(Generic[Registered]):
 
 
 def _identity(cls: type) -> tuple:
-    # A module imported twice (as a package and through --user-dir) makes two class objects of one definition.
+    # A module that is imported twice (as a package and by --user-dir) creates two class objects from one definition.
     return cls.__module__, cls.__qualname__
 
 

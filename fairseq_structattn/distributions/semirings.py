@@ -1,14 +1,14 @@
-"""Semirings that turn one recursion into several quantities.
+"""Semirings, by which one recursion computes several quantities.
 
-A recursion written against a semiring multiplies with ``+`` (scores are logarithms in all three) and adds with
-``semiring.sum``. The gradient of its total with respect to the potentials is then what one wants to know about the
-parts: marginals (:class:`LogSemiring`), the best structure (:class:`MaxSemiring`) or an exact sample
-(:class:`SamplingSemiring`). See Goodman, "Semiring Parsing" (Computational Linguistics 1999), and, for gradients as
-marginals and samples, Rush, "Torch-Struct" (ACL 2020 demonstrations), section 4.
+A recursion over a semiring multiplies with ``+`` (scores are logarithms in all three) and adds with ``semiring.sum``.
+The gradient of the total with respect to the potentials is the vector of marginals (:class:`LogSemiring`), the
+indicator of the best structure (:class:`MaxSemiring`) or of an exact sample (:class:`SamplingSemiring`). See Goodman,
+"Semiring Parsing" (Computational Linguistics 1999), and, for gradients as marginals and samples, Rush, "Torch-Struct"
+(ACL 2020 demonstrations), section 4.
 
-In each, a sum whose terms are all −inf (or that has no terms) is −inf and passes no gradient.
+In each semiring, a sum without terms, or whose terms are all −inf, is −inf and passes no gradient.
 
-:class:`SignedLog` holds real numbers of either sign in the same manner, for the backward passes of Kim et al. (2017).
+:class:`SignedLog` represents real numbers of either sign, for the backward passes of Kim et al. (2017).
 """
 
 from typing import NamedTuple, Optional, Type, Union
@@ -20,11 +20,11 @@ NEGATIVE_INFINITY = float("-inf")
 
 
 class Semiring:
-    """Addition of a semiring on log scores; its multiplication is ``+``, its one 0 and its zero −inf."""
+    """Addition of a semiring on log scores; multiplication is ``+``, the one is 0 and the zero −inf."""
 
     @staticmethod
     def sum(scores: Tensor, dim: int) -> Tensor:
-        """Add along ``dim``, which disappears."""
+        """Add along ``dim``, which is removed."""
         raise NotImplementedError
 
 
@@ -32,7 +32,7 @@ AnySemiring = Union[Semiring, Type[Semiring]]
 
 
 class LogSemiring(Semiring):
-    """(logaddexp, +): the total is log Z, its gradient the marginals, and it can be differentiated again."""
+    """(logaddexp, +): the total is log Z, its gradient the marginals. It can be differentiated any number of times."""
 
     @staticmethod
     def sum(scores: Tensor, dim: int) -> Tensor:
@@ -40,27 +40,27 @@ class LogSemiring(Semiring):
             return scores.sum(dim) + NEGATIVE_INFINITY
         shift = _finite_shift(scores, dim)
         mass = (scores - shift).exp().sum(dim)
-        # The logarithm must not even be evaluated at 0: its infinite slope times a zero gradient would be NaN.
+        # The logarithm must not be evaluated at 0, where its infinite derivative times a zero gradient is NaN.
         empty = mass == 0
         total = mass.masked_fill(empty, 1).log() + shift.squeeze(dim)
         return total.masked_fill(empty, NEGATIVE_INFINITY)
 
 
 class MaxSemiring(Semiring):
-    """(max, +): the total is the best score, its gradient the indicator of one best structure, ties broken."""
+    """(max, +): the total is the best score, its gradient the indicator of one best structure."""
 
     @staticmethod
     def sum(scores: Tensor, dim: int) -> Tensor:
-        # Not amax: that one spreads the gradient over ties, and the result would not be a structure.
+        # amax would spread the gradient over ties, and the result would not be a structure.
         best = scores.max(dim).values
         return best.masked_fill(best == NEGATIVE_INFINITY, NEGATIVE_INFINITY)
 
 
 class SamplingSemiring(Semiring):
-    """(logaddexp, +) whose gradient is a sample: each sum hands its gradient to one term, drawn by its share.
+    """(logaddexp, +) whose gradient is a sample: each sum passes its gradient to one term, drawn by its probability.
 
     Args:
-        generator: where randomness comes from; ``None``: PyTorch's own.
+        generator: source of randomness; ``None``: PyTorch's default generator.
     """
 
     def __init__(self, generator: Optional[torch.Generator]) -> None:
@@ -87,12 +87,12 @@ class _SampledSum(torch.autograd.Function):
 
 
 class SignedLog(NamedTuple):
-    """Real numbers as logarithm of the size and sign: the signed log-space semifield (Li & Eisner, EMNLP 2009; table 1
-    of Kim et al., ICLR 2017). Zero has the logarithm −inf, and either sign.
+    """Real numbers as a sign and the logarithm of the absolute value: the signed log-space semifield (Li & Eisner,
+    EMNLP 2009; table 1 of Kim et al., ICLR 2017). Zero has the logarithm −inf and either sign.
 
     Attributes:
         log_size: log |a|
-        sign: 1 or −1, same shape
+        sign: 1 or −1, in the same shape
     """
 
     log_size: Tensor
@@ -118,7 +118,7 @@ class SignedLog(NamedTuple):
         return SignedLog(*both).sum(0)
 
     def sum(self, dim: int) -> "SignedLog":
-        """Sum along a dimension that is not empty; it disappears."""
+        """Sum along a dimension of size 1 or more, which is removed."""
         shift = _finite_shift(self.log_size, dim)
         total = SignedLog.of((self.sign * (self.log_size - shift).exp()).sum(dim))
         return SignedLog(total.log_size + shift.squeeze(dim), total.sign)
@@ -133,9 +133,9 @@ def one_hot_sample(weights: Tensor, dim: int, generator: Optional[torch.Generato
 
     The result has the shape of ``weights`` and is one-hot along ``dim``, or zero where all weights are.
     """
-    # The smallest of independent exponential variables of rates w is the one of rate w_k with probability w_k / Σ w.
+    # Among independent exponential variables of rates w, the k-th is the smallest with probability w_k / Σ w.
     device = weights.device if generator is None else generator.device
-    # Not empty_like, which would be filled in the order of memory.
+    # empty_like would keep the strides of weights and be filled in the order of memory.
     rates = torch.empty(weights.shape, dtype=weights.dtype, device=device).exponential_(generator=generator)
     race = weights / rates.to(weights.device)
     index = race.argmax(dim, keepdim=True)

@@ -1,4 +1,4 @@
-"""The contract of a distribution over structures, and what all of them share."""
+"""The contract of distributions over structures, and the code that all of them share."""
 
 import os
 from abc import ABC, abstractmethod
@@ -21,10 +21,10 @@ WITHOUT_FLOAT64 = ("mps",)
 
 
 class cached:
-    """A property computed once; with autocast off, and from potentials that nobody has changed, if it is public.
+    """A property computed once. A public one is computed with autocast off, and checks that no potential has changed.
 
-    A value made while gradients were disabled has no graph, so the two modes have a cache each: looking at the
-    marginals under ``torch.no_grad()`` does not cut them off from a later loss.
+    A value computed while gradients were disabled has no graph, so each mode has its own cache: reading the marginals
+    under ``torch.no_grad()`` does not detach them from a later loss.
     """
 
     def __init__(self, compute: Callable):
@@ -37,12 +37,12 @@ class cached:
     def __get__(self, instance, owner=None):
         if instance is None:
             return self
-        # torch.compile does not let the mode be asked for, and keeps inference mode outside.
+        # torch.compile cannot trace the query for inference mode, which does not occur inside its graphs.
         inference = not is_compiling() and torch.is_inference_mode_enabled()
         key = (self._name, torch.is_grad_enabled(), inference)
         if key not in instance._cache:
             if self._name.startswith("_"):
-                # For the sake of what a user asked for, with all that is below.
+                # A public property needs it, and has made the checks below.
                 instance._cache[key] = self._compute(instance)
             else:
                 instance._check_unchanged()
@@ -54,48 +54,47 @@ class cached:
 class StructuredDistribution(TorchInterface, ABC):
     """A distribution p(z) ∝ exp(Σ of the potentials of the parts of z), with exact inference.
 
-    It is a ``torch.distributions.Distribution`` of tensors of parts 0 and 1, ``[*batch, *event]`` in the shape of the
-    potentials, whose ``mean`` are the marginals. Leading dimensions ``*batch`` are arbitrary; padding is on the right,
-    described by ``lengths``, and whatever lies in it (NaN, infinities) reaches neither values nor gradients.
+    It is a ``torch.distributions.Distribution`` over indicators of parts, tensors ``[*batch, *event]`` of 0 and 1 in
+    the shape of the potentials. Its ``mean`` is the tensor of marginals. The leading dimensions ``*batch`` are
+    arbitrary. Padding is on the right, given by ``lengths``; its values, even NaN, reach neither results nor gradients.
 
-    **Validation** is on by default, as in torch.distributions: ``log_prob`` of what is no structure raises. Values on
-    an accelerator are not looked at, which would be to wait, nor while ``torch.compile`` or ``torch.func`` reads the
-    code. ``validate_args=True`` looks at them on any device, and at the potentials, which may hold neither NaN nor +inf
-    then; with ``False``, ``log_prob`` is −inf for whatever is no structure.
+    **Validation** is on by default, as in torch.distributions: ``log_prob`` raises for a value that is no structure. To
+    avoid a synchronisation, values on an accelerator are not validated, nor are values while ``torch.compile`` or
+    ``torch.func`` traces. ``validate_args=True`` validates on any device, and rejects potentials with NaN or +inf. With
+    ``False``, ``log_prob`` of a value that is no structure is −inf.
     ``StructuredDistribution.set_default_validate_args`` is that of torch, for all distributions.
 
     **Potentials.** −inf forbids a part. An item without any possible structure has ``log_partition`` −inf and zero
-    ``marginals``, ``argmax``, samples and ``entropy``, and leaves the other items alone. A large finite number, such as
-    the −1e9 of a mask, is a score like any other: a structure that needs it is chosen where there is no other one, and
-    the fewer the better (:mod:`.finite_masks`; values are looked at on the CPU only, and not while a graph is traced).
-    An item in which a real position holds NaN or +inf has NaN in all that is computed of it, and in its gradient; the
-    other items are left alone. A potential that is changed in place after something was computed of it is an error when
-    something else is to be computed.
+    ``marginals``, ``argmax``, samples and ``entropy``; it does not affect other items. A large finite number, such as
+    the −1e9 of a mask, is a score like any other: a masked structure is chosen only if every structure is masked, and
+    then those with the fewest masks are (:mod:`.finite_masks`; on the CPU only, and not while a graph is traced).
+    NaN or +inf in a real position of an item makes all its results and its gradient NaN; other items are not affected.
+    Changing a potential in place after a quantity was computed makes the computation of any other quantity an error.
 
     **Precision.** Log Z, ``entropy``, ``log_prob`` and ``kl`` are computed in float64, where the device has it, and
-    rounded once to the dtype of the potentials; so are ``marginals``, but on a GPU, where they are computed in float32
-    for potentials of no more than that. Autocast is switched off. What cannot be negative is none, nor is ``log_prob``
-    positive: what rounding errors leave below 0 is taken off. Quantities are computed once and share a graph: add the
-    losses made of them before calling ``backward``.
+    rounded once to the dtype of the potentials. So are ``marginals``, except on a GPU with potentials of float32 or
+    less, where they are computed in float32. Autocast is switched off. Rounding errors never make a non-negative
+    quantity negative, nor ``log_prob`` positive. Quantities are computed once and share a graph: add the losses made
+    of them before calling ``backward``.
 
     A subclass calls ``super().__init__``, with the potential that has the shape of structures first, and provides
-    ``_inference``, ``_potentials``, ``_argmax``, ``_sample``, ``_in_support`` and ``support_size``; where a structure
-    is more than one tensor of parts, also ``_expected_parts`` and ``_parts``; for ``topk``, ``as_integers``,
-    ``as_indicators``, ``_num_values`` and ``_restricted``. Attention uses it through ``parameter_shapes``,
-    ``from_scores`` and ``position_marginals``, and learns from given alignments through ``alignment_log_prob``.
+    ``_inference``, ``_potentials``, ``_argmax``, ``_sample``, ``_in_support`` and ``support_size``. If a structure has
+    more than one tensor of parts, it also provides ``_expected_parts`` and ``_parts``. ``topk`` needs ``as_integers``,
+    ``as_indicators``, ``_num_values`` and ``_restricted``. Attention uses a distribution by ``parameter_shapes``,
+    ``from_scores`` and ``position_marginals``, and learns from given alignments by ``alignment_log_prob``.
 
     Args:
         batch_shape: the leading dimensions.
         max_length: number of positions including padding.
         lengths: integers 0..``max_length``, broadcastable against ``batch_shape``; ``None`` (no padding) by default.
-        validate_args: see above; ``None`` (default): as ``set_default_validate_args`` says.
-        potentials: the tensors that come from the caller; the first decides the dtype of results, and the device.
+        validate_args: see above; ``None`` (default): the setting of ``set_default_validate_args``.
+        potentials: the caller's tensors; the first determines the dtype of results and the device.
 
     Raises:
         TypeError: potentials that are not floating point, lengths that are not integers.
-        ValueError: lengths that do not fit the batch or lie outside 0..``max_length``. On an accelerator, where to look
-            would be to wait, and while ``torch.compile`` or ``torch.func`` reads the code, lengths outside count as the
-            nearest one inside; with ``STRUCTATTN_CHECK=1`` in the environment those on an accelerator raise as well.
+        ValueError: lengths that do not fit the batch or lie outside 0..``max_length``. On an accelerator, and while
+            ``torch.compile`` or ``torch.func`` traces, lengths are clamped to that range instead. With
+            ``STRUCTATTN_CHECK=1`` in the environment, lengths on an accelerator raise as well.
     """
 
     def __init__(
@@ -136,12 +135,12 @@ class StructuredDistribution(TorchInterface, ABC):
 
     @cached
     def argmax(self) -> Tensor:
-        """A most likely structure as parts 0 and 1; of equally likely ones, always the same."""
+        """A most likely structure, as indicators of parts; ties are broken in the same way every time."""
         return self._public_parts(self._argmax())
 
     @cached
     def max(self) -> Tensor:
-        """The score ⟨θ, z⟩ of ``argmax``, ``[*batch]``, −inf where nothing is possible; its gradient is ``argmax``."""
+        """The score ⟨θ, z⟩ of ``argmax``, ``[*batch]``; −inf if nothing is possible. Its gradient is ``argmax``."""
         score = self._score(self._potentials(), self._best_parts)
         return self._public(score.masked_fill(self._log_normaliser() == NEGATIVE_INFINITY, NEGATIVE_INFINITY))
 
@@ -153,23 +152,23 @@ class StructuredDistribution(TorchInterface, ABC):
 
     @property
     def position_marginals(self) -> Tensor:
-        """Probability that each position is selected, ``[*batch, n]``: what attention weighs its values with."""
+        """Probability that each position is selected, ``[*batch, n]``: the weights of attention."""
         return self.marginals
 
     def alignment_log_prob(self, alignment: Tensor) -> Tensor:
-        """How probable it is to attend where an alignment says, as a logarithm: what a criterion maximises.
+        """Log-probability of attending to the aligned positions, which a criterion maximises.
 
-        Here it is −(cross entropy) of the alignment with the marginals divided by their sum, Σᵢ Aᵢ log(μᵢ/Σⱼμⱼ), where
-        no logarithm is taken of less than the smallest normal number. One position out of n has Σᵢ Aᵢ log p(z = i), and
-        marks of single positions, independent or in a chain, log p(z = the aligned ones): either is computed from the
-        potentials, so that a probability too small for a number costs no infinity and keeps its whole gradient.
+        By default it is the negative cross entropy of the alignment with the normalised marginals, Σᵢ Aᵢ log(μᵢ/Σⱼμⱼ),
+        with probabilities clamped to the smallest normal number. ``Categorical`` has Σᵢ Aᵢ log p(z = i) instead, and
+        ``Bernoulli`` and binary chains have log p(z = the aligned positions). Both are computed from the potentials, so
+        that a probability that underflows gives no infinity and keeps its whole gradient.
 
         Args:
-            alignment: A, the shares of the positions, ``[*batch, n]``: at least 0, in sum 1; or 0 throughout, for no
-                alignment. What is in padding is not looked at.
+            alignment: A, the shares of the positions, ``[*batch, n]``: non-negative with sum 1, or all 0 for no
+                alignment. Values in padding are ignored.
 
         Returns:
-            ``[*batch]``, 0 without alignment; −inf where only forbidden positions, or no structure, have it.
+            ``[*batch]``; 0 without alignment; −inf if all aligned positions are forbidden or no structure is possible.
         """
         marginals = self.position_marginals
         smallest = torch.finfo(marginals.dtype).tiny
@@ -179,30 +178,30 @@ class StructuredDistribution(TorchInterface, ABC):
     @property
     @abstractmethod
     def support_size(self) -> Tensor:
-        """Number of structures of each item's length, ``[*batch]`` in float64; forbidden parts are not discounted."""
+        """Number of structures of each item's length, ``[*batch]`` in float64, including forbidden ones."""
 
     def sample(self, sample_shape: Sequence[int] = (), generator: Optional[torch.Generator] = None) -> Tensor:
-        """Exact samples, ``[*sample_shape, *batch, *event]``, as parts 0 and 1, without gradient.
+        """Exact samples ``[*sample_shape, *batch, *event]`` as indicators of parts, without gradient.
 
         Args:
             sample_shape: ``()`` by default.
-            generator: where randomness comes from, of any device; ``None`` (default): PyTorch's own.
+            generator: source of randomness, of any device; ``None`` (default): PyTorch's default generator.
         """
         self._check_unchanged()
         with torch.no_grad(), self._full_precision():
             return self._public_parts(self._sample(torch.Size(sample_shape), generator))
 
     def log_prob(self, parts: Tensor) -> Tensor:
-        """log p of structures given as parts 0 and 1, ``[*sample, *batch, *event]`` or broadcastable to it.
+        """log p of structures given as indicators of parts, ``[*sample, *batch, *event]`` or broadcastable to it.
 
-        What lies in padding is not looked at. A structure with a forbidden part has −inf.
+        Values in padding are ignored. A structure with a forbidden part has −inf.
 
         Returns:
             ``[*sample, *batch]``
 
         Raises:
-            ValueError: ``parts`` has another shape; something is no structure (parts other than 0 and 1, NaN among
-                them, or combinations that do not exist), which has −inf where nothing is validated, see the class.
+            ValueError: ``parts`` has another shape, or is no structure (values other than 0 and 1, or combinations that
+                do not exist). Without validation (see the class) the result is −inf instead.
         """
         parts = self._broadcast_parts(parts)
         if self._looks_at(parts):
@@ -210,12 +209,12 @@ class StructuredDistribution(TorchInterface, ABC):
         return self._log_prob(parts)
 
     def topk(self, k: int) -> TopK:
-        """The k most likely structures ``[k, *batch, *event]``, the likeliest first, and their log-probabilities
-        ``[k, *batch]``, which are differentiable. Items with fewer possible structures have zeros and −inf for the
-        rest. Exact; k times the work of ``argmax`` for each position, see :mod:`.k_best`.
+        """The k most likely structures ``[k, *batch, *event]``, the most likely first, and their log-probabilities
+        ``[k, *batch]``, which are differentiable. Items with fewer possible structures are filled up with zeros and
+        −inf. The result is exact and takes k times the work of ``argmax`` for each position, see :mod:`.k_best`.
 
         Raises:
-            ValueError: ``k`` is no positive integer.
+            ValueError: ``k`` is not a positive integer.
         """
         if type(k) is not int or k < 1:
             raise ValueError(f"k is {k!r}; it must be a positive integer")
@@ -228,15 +227,15 @@ class StructuredDistribution(TorchInterface, ABC):
             return TopK(self._public_parts(structures), self._mark_broken(log_probs))
 
     def cross_entropy(self, other: "StructuredDistribution") -> Tensor:
-        """−Σ_z p(z) log q(z) of another distribution q, ``[*batch]``, in nats: entropy and KL together. Arguments,
+        """−Σ_z p(z) log q(z) for another distribution q, ``[*batch]``, in nats: the sum of entropy and KL. Arguments,
         infinities and errors are those of :meth:`kl`."""
         return self._compare(other, other._cross_entropy)
 
     def kl(self, other: "StructuredDistribution") -> Tensor:
         """KL(self ‖ other) = log Z_other − log Z_self + ⟨θ_self − θ_other, μ_self⟩, ``[*batch]``; at least 0.
 
-        It is +inf where ``other`` forbids what ``self`` allows, be it for −inf or for the kind of structures that
-        ``other`` is about, and 0 for items impossible under ``self``. ``torch.distributions.kl_divergence`` is it.
+        It is +inf if ``other`` excludes a structure that ``self`` allows, by −inf or because its support is smaller,
+        and 0 for items impossible under ``self``. ``torch.distributions.kl_divergence`` calls this method.
 
         Raises:
             TypeError: ``other`` is of another class.
@@ -245,15 +244,15 @@ class StructuredDistribution(TorchInterface, ABC):
         return self._compare(other, lambda parts: other._cross_entropy(parts) - self._cross_entropy(parts))
 
     def as_integers(self, parts: Tensor) -> Tensor:
-        """Structures ``[*sample, *batch, *event]``, as ``argmax``, ``sample`` and ``topk`` give them, as integers:
-        which position is selected (``Categorical``, ``[*sample, *batch]``); and ``[*sample, *batch, n]``: the state of
-        each position (0 or 1 where positions are selected or not), or the head of each word (0 is the root). It is −1
-        in padding and where there is no structure."""
+        """Structures ``[*sample, *batch, *event]`` of ``argmax``, ``sample`` and ``topk`` as integers: the selected
+        position (``Categorical``, ``[*sample, *batch]``), or, ``[*sample, *batch, n]``, the state of each position (0
+        or 1 where positions are selected or not) or the head of each word (0 is the root). −1 stands in padding and
+        where no structure is possible."""
         raise NotImplementedError(f"{type(self).__name__} does not say how its structures are written as integers")
 
     def as_indicators(self, integers: Tensor) -> Tensor:
-        """The inverse of :meth:`as_integers`: parts 0 and 1, for ``log_prob`` to take. What is in padding is not looked
-        at; numbers that are none of the values make parts that are no structure."""
+        """The inverse of :meth:`as_integers`: indicators of parts, as ``log_prob`` takes them. Integers in padding are
+        ignored; integers out of range give indicators of no structure."""
         raise NotImplementedError(f"{type(self).__name__} does not say how its structures are written as integers")
 
     # Hooks of attention
@@ -267,14 +266,14 @@ class StructuredDistribution(TorchInterface, ABC):
 
     @classmethod
     def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
-        """Shapes of the learned tables that an attention module holds for this distribution; none by default."""
+        """Shapes of the learned parameters that attention holds for this distribution, by name; none by default."""
         return {}
 
     @classmethod
     def from_scores(cls, scores: Tensor, lengths: Optional[Tensor], **parameters: Tensor) -> "StructuredDistribution":
         """The distribution over source positions for attention scores ``[*batch, n]``.
 
-        ``parameters`` are the tables declared by :meth:`parameter_shapes`, by name.
+        ``parameters`` are those declared by :meth:`parameter_shapes`, by name.
         """
         return cls(scores, lengths=lengths, **parameters)  # type: ignore[arg-type]
 
@@ -282,7 +281,7 @@ class StructuredDistribution(TorchInterface, ABC):
 
     @abstractmethod
     def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
-        """log Z ``[*batch]`` and marginals of :attr:`_usable_potentials`, for a caller whom ``dtype`` suffices."""
+        """log Z ``[*batch]`` and marginals of :attr:`_usable_potentials`, at least as precise as ``dtype``."""
 
     @abstractmethod
     def _potentials(self) -> Tuple[Tensor, ...]:
@@ -301,51 +300,51 @@ class StructuredDistribution(TorchInterface, ABC):
         return (self._clear(self._inferred[1]),)
 
     def _clear(self, marginals: Tensor) -> Tensor:
-        """Marginals of :meth:`_inference` without what is surely 0, for values and gradients."""
+        """Marginals of :meth:`_inference`, with forbidden parts masked in values and gradients."""
         return marginals
 
     def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
-        """The parts that ``_potentials`` scores, 0 in padding, from what ``argmax`` and ``sample`` return."""
+        """The parts that ``_potentials`` scores, 0 in padding, of a structure from ``argmax`` or ``sample``."""
         return (self._without_padding(structure.to(self.compute_dtype)),)
 
     @abstractmethod
     def _in_support(self, structure: Tensor) -> Tensor:
-        """Whether a tensor of any numbers is a structure, ``[*sample, *batch]``."""
+        """Whether a tensor, of whatever values, is a structure, ``[*sample, *batch]``."""
 
     def _num_values(self) -> int:
-        """How many values an integer of :meth:`as_integers` may have."""
+        """Number of values that an integer of :meth:`as_integers` can take."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its structures are made of")
 
     def _restricted(self, allowed: Tensor) -> "StructuredDistribution":
-        """A distribution of the structures whose integers ``[n]`` have values that are allowed, ``[*sample, *batch, n,
-        values]``, with the same scores; its ``as_integers`` is that of this one."""
+        """This distribution without the structures whose integers ``[n]`` have values that are not ``allowed``
+        ``[*sample, *batch, n, values]``. Scores are the same, and so is ``as_integers``."""
         raise NotImplementedError(f"{type(self).__name__} does not say how its structures are restricted")
 
     def _best_values(self, k: int) -> Tuple[Tensor, Tensor]:
-        """For :meth:`topk`: integers ``[k, *batch, …]``, and whether there is a structure, ``[k, *batch]``."""
+        """The structures of :meth:`topk` as integers ``[k, *batch, …]``, and whether each exists, ``[k, *batch]``."""
         return k_best.best_values(self, k)
 
     def _structure_name(self) -> str:
-        """What structures are called in messages, in the plural."""
+        """The name of structures in messages, in the plural."""
         return f"structures of {type(self).__name__}"
 
     def _settings(self) -> Dict[str, object]:
-        """Arguments that are no tensors, for ``repr``."""
+        """Arguments other than tensors, for ``repr``."""
         return {}
 
     def _real_parts(self) -> Tensor:
-        """Which entries of ``marginals`` belong to real positions, in their shape, boolean."""
+        """Boolean mask of the entries of ``marginals`` that belong to real positions."""
         return self.position_mask
 
     def _exceeds_structures_of(self, other: "StructuredDistribution") -> Tensor:
-        """Whether structures that are possible here are none in ``other``, an instance of the same class."""
+        """Whether a structure possible here is outside the support of ``other``, an instance of the same class."""
         return torch.zeros((), dtype=torch.bool, device=self.device)
 
     def _quick_dtype(self) -> torch.dtype:
-        """In which dtype ``log_partition`` and ``marginals`` may be computed for the sake of speed."""
+        """The dtype in which ``log_partition`` and ``marginals`` may be computed for speed."""
         return self.compute_dtype
 
-    # How finite masks are made smaller, see :func:`.finite_masks.moderate`; nothing is taken off by default.
+    # How finite masks are shrunk, see :func:`.finite_masks.moderate`. By default no choice is declared.
 
     def _choices(self) -> Tuple[Tuple[int, ...], ...]:
         return tuple(() for _ in self._potentials())
@@ -354,14 +353,14 @@ class StructuredDistribution(TorchInterface, ABC):
         return self.max_length
 
     def _all_ordinary(self) -> bool:
-        """Whether the potentials as they were given need no second look."""
+        """Whether the given potentials are all of moderate size."""
         return finite_masks.all_ordinary(tuple(self._given.values()))
 
     # Shared machinery
 
     @cached
     def position_mask(self) -> Tensor:
-        """Which positions are real, ``[*batch, n]``, boolean."""
+        """Boolean mask of real positions, ``[*batch, n]``."""
         return torch.arange(self.max_length, device=self.device) < self.lengths.unsqueeze(-1)
 
     @cached
@@ -374,7 +373,7 @@ class StructuredDistribution(TorchInterface, ABC):
 
     @cached
     def _quick(self) -> Tuple[Tensor, Tensor]:
-        """log Z and marginals for the caller."""
+        """log Z and marginals as the public properties return them, in the dtype of :meth:`_quick_dtype`."""
         dtype = self.compute_dtype if self._moderate is not None else self._quick_dtype()
         return self._inferred if dtype == self.compute_dtype else self._inference(dtype)
 
@@ -384,19 +383,19 @@ class StructuredDistribution(TorchInterface, ABC):
 
     @cached
     def _is_ordinary(self) -> bool:
-        """Whether all potentials are known to be numbers of moderate size, or need not be."""
+        """Whether all potentials are known to be of moderate size, or need not be."""
         return all(map(finite_masks.readable, self._given.values())) and self._all_ordinary()
 
     @cached
     def _moderate(self) -> Optional[finite_masks.Moderate]:
-        """The potentials where some of them are too large, or are none; elsewhere ``None``."""
+        """The potentials made moderate, if some are too large, NaN or +inf; otherwise ``None``."""
         if self._is_ordinary or not all(map(finite_masks.readable, self._given.values())):
             return None
         return finite_masks.moderate(self._potentials(), self._choices(), self.batch_shape, self._most_parts())
 
     @cached
     def _usable_potentials(self) -> Tuple[Tensor, ...]:
-        """The potentials of an equal distribution, of a size that can be computed with."""
+        """Potentials of the same distribution, of a size that can be computed with."""
         return self._potentials() if self._moderate is None else self._moderate.potentials
 
     @cached
@@ -405,43 +404,43 @@ class StructuredDistribution(TorchInterface, ABC):
             return self._parts(self._argmax())
 
     def _total(self, log_partition: Tensor) -> Tensor:
-        """log Z of the potentials as they are given."""
+        """log Z of the given potentials, from that of the usable ones."""
         if self._moderate is None:
             return log_partition
-        # As much as any of the structures that have a probability.
+        # All structures with nonzero probability have lost the same.
         return log_partition - self._moderate.lost_by(self._best_parts)
 
     def _cross_entropy(self, parts: Tuple[Tensor, ...]) -> Tensor:
         """−log p of a structure given by its parts, ``[*sample, *batch]``, or its expectation for expected parts."""
         log_partition = self._log_normaliser()
-        # Where nothing is possible, every structure has a forbidden part or is outside the support.
+        # If no structure is possible, the score or the check of the support gives −inf.
         possible = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)
         if self._moderate is None or not self._moderate.bands:
             return possible - self._score(self._usable_potentials, parts)
-        # Compared with the best structure: masks that both need, and all that both have, leave no rounding errors.
+        # The parts are compared with the best structure: masks and parts that both have leave no rounding errors.
         best, ordinary = self._best_parts, self._moderate.ordinary
         best_score = self._score(self._usable_potentials, best)
-        # Beside numbers of that size, nothing but the best structure can be seen.
+        # At that size, float64 resolves no structure but the best.
         unresolved = best_score.detach().abs() > finite_masks.LARGEST_RESOLVED
         surplus = (possible - best_score).masked_fill(unresolved, 0)
         differences = finite_masks.differences(ordinary, parts, best)
         return surplus - self._score(ordinary, differences) + self._moderate.beyond(parts, best)
 
     def _surprisal(self, parts: Tensor) -> Tensor:
-        """−log p of anything, ``[*sample, *batch]`` in ``compute_dtype``; +inf for what is no structure."""
-        # What is none of 0 and 1 would reach the gradient in spite of the mask.
+        """−log p of any tensor, ``[*sample, *batch]`` in ``compute_dtype``; +inf if it is no structure."""
+        # Values other than 0 and 1 would reach the gradient in spite of the mask.
         surprisal = _not_negative(self._cross_entropy(self._parts(parts == 1)))
         return surprisal.masked_fill(~self._in_support(parts), float("inf"))
 
     def _log_prob(self, parts: Tensor) -> Tensor:
-        """``log_prob`` of anything, −inf for what is no structure."""
+        """``log_prob`` of any tensor; −inf if it is no structure."""
         self._check_unchanged()
         with self._full_precision():
             return self._public(0 - self._surprisal(parts))
 
     def _log_prob_of_integers(self, name: str, integers: Tensor) -> Tensor:
-        """log p of integers ``[*sample, *batch, n]`` or broadcastable to it, where −1 stands for whatever is possible;
-        −inf where no structure agrees with them."""
+        """log p of integers ``[*sample, *batch, n]`` or broadcastable to it, in which −1 is unknown and summed out;
+        −inf if no structure agrees with them."""
         expected = tuple(self.batch_shape) + (self.max_length,)
         try:
             if integers.shape[-1:] != expected[-1:]:
@@ -462,7 +461,7 @@ class StructuredDistribution(TorchInterface, ABC):
             agreeing, every = restricted._log_normaliser(), self._log_normaliser()
             impossible = agreeing == NEGATIVE_INFINITY
             agreeing = restricted._total(agreeing.masked_fill(impossible, 0))
-            # As many impossible ones as there are: what is forbidden altogether has no normaliser.
+            # log Z of an impossible item is −inf; 0 stands in for it, and the result is masked.
             less = self._total(every.masked_fill(every == NEGATIVE_INFINITY, 0)) - agreeing
             return self._public((0 - _not_negative(less)).masked_fill(impossible, NEGATIVE_INFINITY))
 
@@ -499,7 +498,7 @@ class StructuredDistribution(TorchInterface, ABC):
         return self._mark_broken(result.to(self.dtype))
 
     def _public_parts(self, result: Tensor) -> Tensor:
-        """The same for ``[*sample, *batch, …]`` in the shape of ``marginals``, whose padding is left alone."""
+        """:meth:`_public` for a result ``[*sample, *batch, …]`` in the shape of ``marginals``, except padding."""
         result = result.to(self.dtype)
         return result if self._moderate is None else self._mark_broken(result, self._real_parts())
 
@@ -509,16 +508,16 @@ class StructuredDistribution(TorchInterface, ABC):
         broken = self._moderate.broken
         if real is not None:
             broken = broken[(...,) + (None,) * (real.dim() - broken.dim())] & real
-        # A product, for the gradient to be none either: whoever looks at gradients is to see it.
+        # A product with NaN makes the gradient NaN too, so that checks of gradients detect it.
         return result * torch.ones_like(broken, dtype=result.dtype).masked_fill(broken, float("nan"))
 
     def _check_unchanged(self) -> None:
-        """An error if potentials were changed in place since something was computed of them.
+        """Check that no potential was changed in place since a quantity was computed.
 
         Raises:
-            RuntimeError: says which ones.
+            RuntimeError: one was; the message names it.
         """
-        # Tensors of inference mode do not count their changes.
+        # Tensors of inference mode have no version counter.
         if is_compiling():
             return
         versions = {name: t._version for name, t in self._given.items() if not t.is_inference()}
@@ -534,19 +533,19 @@ class StructuredDistribution(TorchInterface, ABC):
 
     @contextmanager
     def _full_precision(self) -> Iterator[None]:
-        # Shapes alone have no precision, and autocast knows no such device.
+        # Autocast does not support the device meta, which computes nothing.
         with nullcontext() if self.device.type == "meta" else torch.autocast(self.device.type, enabled=False):
             yield
 
     def _compare(self, other: "StructuredDistribution", quantity: Callable[[Tuple[Tensor, ...]], Tensor]) -> Tensor:
-        """A quantity of the expected parts that is at least 0, and infinite where ``other`` forbids any of them."""
+        """A non-negative quantity of the expected parts, +inf where ``other`` forbids any of them."""
         self._check_comparable(other)
         self._check_unchanged()
         other._check_unchanged()
         with self._full_precision():
             mine, theirs = self._log_normaliser(), other._log_normaliser()
             value = _not_negative(quantity(self._expected_parts()))
-            # Without any structure on one side this is ∞ − ∞; what self never does costs nothing.
+            # If no structure is possible on one side, value is ∞ − ∞. An item impossible under self has divergence 0.
             beyond = (theirs == NEGATIVE_INFINITY) | self._exceeds_structures_of(other)
             value = value.masked_fill(beyond, float("inf")).masked_fill(mine == NEGATIVE_INFINITY, 0)
             return other._mark_broken(self._public(value))
@@ -571,7 +570,7 @@ def _kl(p: StructuredDistribution, q: StructuredDistribution) -> Tensor:
 
 
 def log_prob_of_marks(distribution: StructuredDistribution, alignment: Tensor) -> Tensor:
-    """``alignment_log_prob`` of a distribution whose structures mark positions with 0 and 1."""
+    """``alignment_log_prob`` of a distribution whose structures are 0/1 marks of positions."""
     marks = distribution._without_padding(alignment) > 0
     return distribution._log_prob(distribution._broadcast_parts(marks)).masked_fill(~marks.any(-1), 0)
 
@@ -593,13 +592,13 @@ def _check_floating(name: str, tensor: Tensor) -> None:
 
 
 def _narrow_dtype(*potentials: Tensor) -> torch.dtype:
-    # Half precision cannot hold a partition function: 11 bits at a value of 100 leave steps of 0.06.
+    # Half precision is too coarse for log Z: its 11 bits leave steps of 0.06 at a value of 100.
     wide = any(potential.dtype == torch.float64 for potential in potentials)
     return torch.float64 if wide else torch.float32
 
 
 def _not_negative(value: Tensor) -> Tensor:
-    """What rounding errors leave below 0 is taken off; the gradient stays."""
+    """Clamp negative rounding errors to 0 without changing the gradient."""
     return value - value.detach().clamp(max=0)
 
 

@@ -1,4 +1,4 @@
-"""What users of torch.distributions know beside samples and probabilities: shapes, moments, support, validation."""
+"""The interface of torch.distributions besides samples and probabilities: shapes, moments, support, validation."""
 
 import os
 from typing import Dict, Optional, Sequence
@@ -16,45 +16,45 @@ CHECK = "STRUCTATTN_CHECK"
 
 
 class TorchInterface(Distribution):
-    """The part of :class:`StructuredDistribution` that only has other names for it, or looks at what it is given."""
+    """Base of :class:`StructuredDistribution` with the aliases and the validation that torch.distributions expects."""
 
     @property
     def mean(self) -> Tensor:
-        """``marginals``"""
+        """The same as ``marginals``."""
         return self.marginals
 
     @property
     def variance(self) -> Tensor:
-        """That of each part, μ(1 − μ), in the shape of the potentials."""
+        """Variance of each part, μ(1 − μ), in the shape of the potentials."""
         return self.marginals * (1 - self.marginals)
 
     @property
     def mode(self) -> Tensor:
-        """``argmax``"""
+        """The same as ``argmax``."""
         return self.argmax
 
-    # The name that TorchRL knows.
+    # The name that TorchRL uses.
     deterministic_sample = mode
 
     @property
     def support(self) -> Constraint:
-        """All structures of each item's length, those that potentials forbid among them."""
+        """All structures of each item's length, including those that potentials forbid."""
         return constraints.Structures(self)
 
     @property
     def arg_constraints(self) -> Dict[str, Constraint]:
-        """Of each potential, by name."""
+        """The constraint of each potential, by name."""
         return {name: constraints.log_potential for name in self._given}
 
     def expand(self, batch_shape: Sequence[int], _instance: Optional["TorchInterface"] = None) -> "TorchInterface":
-        """The same distributions for a batch shape to which this one broadcasts, without copies.
+        """The same distribution expanded to ``batch_shape``, without copies.
 
-        A subclass that keeps other tensors ``[*batch, …]`` than potentials and lengths expands them as well.
+        A subclass that stores other tensors ``[*batch, …]`` than potentials and lengths has to expand them as well.
         """
         batch_shape = torch.Size(batch_shape)
         expanded = type(self).__new__(type(self)) if _instance is None else _instance
         expanded.__dict__.update(self.__dict__)
-        # Of the others, leading dimensions are broadcast wherever they are used.
+        # The other potentials are broadcast wherever they are used.
         name, first = next(iter(self._given.items()))
         expanded._given = {**self._given, name: first.expand(batch_shape + self.event_shape)}
         expanded._batch_shape, expanded.lengths = batch_shape, self.lengths.expand(batch_shape)
@@ -70,17 +70,17 @@ class TorchInterface(Distribution):
         return f"{type(self).__name__}({', '.join(arguments)})"
 
     def _looks_at(self, *tensors: Tensor) -> bool:
-        """Whether validation is asked for, and values may be looked at."""
+        """Whether validation is enabled and may read values."""
         if not self._validate_args or not has_values(*tensors, *self._given.values()):
             return False
         insists = "_validate_args" in self.__dict__ or os.environ.get(CHECK) == "1"
         return insists or all(tensor.device.type == "cpu" for tensor in (self.lengths,) + tensors)
 
     def _validate_sample(self, value: Tensor) -> None:
-        """An error for what is no structure, where there are any and no NaN.
+        """Check that ``value`` is a structure, except in impossible items and in items with NaN or +inf.
 
         Raises:
-            ValueError: says in which item.
+            ValueError: it is not; the message names the item.
         """
         wrong = ~self.support.check(value) & (self._log_normaliser().detach() > NEGATIVE_INFINITY)
         if self._moderate is not None:
@@ -94,10 +94,10 @@ class TorchInterface(Distribution):
             )
 
     def _validate_potentials(self) -> None:
-        """What a constructor does last: with ``validate_args=True``, an error for NaN and +inf in real positions.
+        """With ``validate_args=True``, reject NaN and +inf in real positions. A constructor calls this last.
 
         Raises:
-            ValueError: says in which item.
+            ValueError: there is one; the message names the item.
         """
         if not self.__dict__.get("_validate_args") or not self._looks_at():
             return

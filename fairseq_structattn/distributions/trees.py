@@ -16,13 +16,13 @@ ROOTS = ("single", "multi")
 
 class DependencyTree(ArcDistribution):
     """p(z) ∝ exp(Σ of the scores of the arcs of z) over dependency trees: each of n words has one head, another word or
-    the root, and nothing goes round in a circle. A sentence of length 0 has one tree, the empty one, and none with
+    the root, and there is no cycle. A sentence of length 0 has one tree, the empty one, or none with
     ``roots="single"``.
 
     A subclass provides ``_package``, ``support_size`` and, unless any tree will do, ``_keeps_shape``.
 
     Args:
-        arc_scores: ``[*batch, n+1, n]``, see :class:`ArcDistribution`; arcs from a word to itself are no parts.
+        arc_scores: ``[*batch, n+1, n]``, see :class:`ArcDistribution`; arcs from a word to itself are ignored.
         lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
         roots: ``"multi"`` (default): any number of words hang on the root; ``"single"``: exactly one does.
         validate_args: see :class:`StructuredDistribution`.
@@ -50,7 +50,7 @@ class DependencyTree(ArcDistribution):
     def from_scores(
         cls, scores: Tensor, lengths: Optional[Tensor], arc_scores: Tensor, roots: str = "multi"
     ) -> "DependencyTree":
-        """Trees whose arcs from head h score ``arc_scores[..., h, :]`` and, where h is a word, ``scores[..., h - 1]``.
+        """Trees whose arcs from head h score ``arc_scores[..., h, :]``, plus ``scores[..., h - 1]`` if h is a word.
 
         Args:
             scores: ``[*batch, n]``, how well each word matches a query.
@@ -75,7 +75,7 @@ class DependencyTree(ArcDistribution):
     """
 
     def _keeps_shape(self, heads: Tensor) -> Tensor:
-        """Whether trees, given as heads ``[*sample, *batch, n]`` with 0 in padding, have the shape asked for."""
+        """Whether trees belong to the class (are projective, say): heads ``[*sample, *batch, n]`` with 0 in padding."""
         return torch.ones((), dtype=torch.bool, device=self.device)
 
     # The contract
@@ -85,7 +85,7 @@ class DependencyTree(ArcDistribution):
         if dtype == torch.float64:
             log_partition, marginals = self._algorithms().expectations(scores, *others)
         else:
-            # A number for each word that float32 would have to keep beside its scores.
+            # Subtract a constant for each word in float64, so that float32 loses no digits to it.
             best = scores.detach().amax(-2, keepdim=True)
             best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
             log_partition, marginals = self._algorithms().expectations((scores - best).to(dtype), *others)
@@ -93,13 +93,13 @@ class DependencyTree(ArcDistribution):
         return log_partition.reshape(self.batch_shape), marginals.reshape(self.arc_scores.shape)
 
     def _clear(self, marginals: Tensor) -> Tensor:
-        # Zero already; this keeps what an upstream gradient may hold there, as that of a logarithm does, out of the
-        # backward pass.
+        # The marginals are 0 there already. The mask keeps non-finite upstream gradients, such as those of a logarithm,
+        # out of the backward pass.
         return marginals.masked_fill(self._no_arc, 0)
 
     @cached
     def _no_arc(self) -> Tensor:
-        """Where there is no arc, or a forbidden one."""
+        """Mask of arcs that do not exist or are forbidden."""
         if self._is_ordinary:
             return ~self.arc_mask
         return self._usable_potentials[0] == NEGATIVE_INFINITY
@@ -115,7 +115,7 @@ class DependencyTree(ArcDistribution):
 
     def _in_support(self, structure: Tensor) -> Tensor:
         words = self.position_mask
-        # NaN is no head; it would be the largest one.
+        # argmax would take NaN for the largest value.
         heads = (self._parts(structure)[0] == 1).to(self.compute_dtype).argmax(-2) * words
         allowed = super()._in_support(structure) & _reaches_root(heads) & self._keeps_shape(heads)
         if self.roots == "single":
@@ -125,7 +125,7 @@ class DependencyTree(ArcDistribution):
     def _exceeds_structures_of(self, other: "DependencyTree") -> Tensor:
         if (self.roots, other.roots) != ("multi", "single"):
             return super()._exceeds_structures_of(other)
-        # As many words on the root as this distribution allows.
+        # The tree with as many words on the root as this distribution allows.
         on_root = torch.arange(self.max_length + 1, device=self.device).unsqueeze(-1) == 0
         scores = self._masked_scores.detach()
         allowed = on_root.to(scores).expand_as(scores).masked_fill(scores == NEGATIVE_INFINITY, NEGATIVE_INFINITY)
