@@ -1,4 +1,4 @@
-"""Tools for what models leave behind: attention exported and drawn, alignments, parses, BLEU.
+"""Tools that look at trained models: they export and draw attention, and compute alignments, parses and BLEU.
 
 Every tool is a function to import and a console command: ``structattn-export``, ``structattn-plot`` and others, all
 in setup.cfg. Importing this package costs nothing: torch, fairseq and matplotlib are imported where they are used.

@@ -66,7 +66,7 @@ def uniform(gold: Heads, tree: Callable, roots: str) -> Dict[str, float]:
 
 
 def random_scores(gold: Heads, tree: Callable, roots: str, seed: int = 1) -> Heads:
-    """The best trees under normal arc scores."""
+    """The best trees under arc scores drawn from a normal distribution."""
     generator = torch.Generator().manual_seed(seed)
     found: Heads = [[] for _ in gold]
     for numbers in batches(gold):
@@ -80,7 +80,7 @@ def random_scores(gold: Heads, tree: Callable, roots: str, seed: int = 1) -> Hea
 
 
 def chance(gold: Heads, roots: str) -> Dict[str, Dict[str, float]]:
-    """Scores of what needs no model, by name."""
+    """Scores of the baselines that need no model, by name."""
     scores = {
         "right-branching": score([right_branching(len(heads)) for heads in gold], gold),
         "left-branching": score([left_branching(len(heads)) for heads in gold], gold),
@@ -93,7 +93,7 @@ def chance(gold: Heads, roots: str) -> Dict[str, Dict[str, float]]:
 
 
 def of_model(parser: Parser, sentences: Sequence[List[str]], gold: Heads) -> Dict[str, Dict[str, float]]:
-    """Scores of a model by decoding."""
+    """Scores of a model, by the name of the decoding."""
     return {decoding: score(parse(parser, sentences, decoding), gold) for decoding in DECODINGS}
 
 

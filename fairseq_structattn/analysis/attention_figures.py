@@ -3,7 +3,7 @@
 Tokens stand in the order in which the model reads them, from left to right in every language. The runs of the most
 likely selection of a chain are outlined in the row of their target token. A tree over the source is drawn above its
 tokens, one over the target beside its tokens; the trees of a decoder that attends over trees are drawn below the
-heatmap, one for each target token. What outlines and arcs mean stands beside the scale of the colours.
+heatmap, one for each target token. A legend beside the colour scale explains outlines and arcs.
 """
 
 import math
@@ -37,12 +37,12 @@ LEAST_SCALE = 1e-6
 
 
 class FigureError(InputError):
-    """Why there is no picture, and what to do about it."""
+    """No picture can be drawn: the reason, and what to do about it."""
 
 
 @dataclass
 class Panel:
-    """One record and the sizes of what is drawn of it, in inches."""
+    """One record, and the sizes of the parts of its drawing, in inches."""
 
     record: AttentionRecord
     title: str
@@ -51,7 +51,7 @@ class Panel:
     target_labels: float
     source_labels: float
     tree: float  # height of the arcs above the source tokens
-    trees: List[float]  # and of those at each target token
+    trees: List[float]  # heights of the trees at each target token
     beside: float  # width of the arcs beside the target tokens
 
     @property
@@ -60,7 +60,7 @@ class Panel:
 
     @property
     def wide(self) -> float:
-        """The heatmap, and the arcs beside it."""
+        """Width of the heatmap and of the arcs beside it."""
         return self.columns + self.beside
 
     @property
@@ -77,7 +77,7 @@ class Panel:
 
 
 def title(record: AttentionRecord) -> str:
-    """Which sentence it is, which of its translations, and its score; or which question, and the answer."""
+    """Number of the sentence, rank of the translation, and score; for facts, the question and the answer."""
     kind = ", reference" if record.forced else f", hypothesis {record.rank + 1}" if record.rank else ""
     if record.label is not None:
         probability = math.exp(record.score)
@@ -88,7 +88,7 @@ def title(record: AttentionRecord) -> str:
 
 
 def largest_weight(records: List[AttentionRecord]) -> float:
-    """The weight that gets the darkest colour: colours mean the same in all sentences that are drawn together."""
+    """The weight of the darkest colour; all sentences of a picture share one colour scale."""
     weights = (weight for record in records for row in record.weights for weight in row)
     return max((weight for weight in weights if math.isfinite(weight)), default=0.0) or LEAST_SCALE
 
@@ -110,7 +110,7 @@ def draw_figure(records: List[AttentionRecord]):
 
 
 def explanation(records: List[AttentionRecord]) -> Optional[str]:
-    """What is orange; None where nothing is."""
+    """The legend of what is orange; None where nothing is."""
     if any(record.segments for record in records):
         return "outlined: the most likely selection of the chain"
     if any(record.tree or record.trees for record in records):
@@ -119,7 +119,7 @@ def explanation(records: List[AttentionRecord]) -> Optional[str]:
 
 
 def measure(record: AttentionRecord) -> Panel:
-    """How much room a record takes."""
+    """The sizes of a record's drawing."""
     widths = text_widths(record.source, LABEL_FONT)
     upright = [width <= CELL - GAP / 2 for width in widths]
     trees = [tree_height(heads) for heads in record.trees or []]
@@ -169,7 +169,7 @@ class Page:
         self.top = self.height - MARGIN
 
     def add_axes(self, left: float, width: float, height: float):
-        """Axes below what is there."""
+        """Axes below those that were added before."""
         self.top -= height
         shares = [left / self.width, self.top / self.height, width / self.width, height / self.height]
         return self.figure.add_axes(shares)
@@ -203,14 +203,14 @@ class Page:
         self.top -= MARGIN
 
     def add_scale(self) -> None:
-        """What the colours mean, once for all sentences."""
+        """The colour scale of all sentences."""
         axes = self.add_axes(MARGIN, SCALE_WIDTH, SCALE_HEIGHT)
         bar = self.figure.colorbar(self.colours, cax=axes, orientation="horizontal")
         bar.set_label("weight", fontsize=LABEL_FONT)
         bar.ax.tick_params(labelsize=LABEL_FONT - 1)
 
     def add_legend(self, text: str) -> None:
-        """What is orange, beside the scale."""
+        """The legend of what is orange, beside the colour scale."""
         from matplotlib.patches import Rectangle
 
         axes = self.add_axes_beside(MARGIN + SCALE_WIDTH + LEGEND_GAP / 3, LEGEND_GAP / 2, SCALE_HEIGHT)
@@ -220,7 +220,7 @@ class Page:
 
 
 def colour_scale(largest: float):
-    """From weights to colours, 0 white and `largest` dark blue; red for weights that are no numbers."""
+    """Maps weights to colours: 0 is white, `largest` is dark blue, NaN is red."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -252,7 +252,7 @@ def _label_tokens(axes, record: AttentionRecord, upright: List[bool]) -> None:
 
 
 def _separate_cells(axes, rows: int, columns: int) -> None:
-    """Thin lines between the tokens: with dozens of them the eye loses the row."""
+    """Thin lines between the tokens, which guide the eye along the rows of a long sentence."""
     axes.set_xticks([index - 0.5 for index in range(1, columns)], minor=True)
     axes.set_yticks([index - 0.5 for index in range(1, rows)], minor=True)
     axes.grid(which="minor", color="0.9", linewidth=0.5)

@@ -1,17 +1,17 @@
-"""One HTML page to browse the attention of hundreds of sentences: a file of its own, without server or network.
+"""One HTML page to browse the attention of hundreds of sentences: a single file that needs neither server nor network.
 
-The page is ``attention_page.html`` with the sentences in its place for data, as JSON:
+The page is ``attention_page.html`` with the sentences as JSON in place of its mark ``@DATA@``:
 
 ``unit``
-    weights, marginals and probabilities are whole multiples of it, null where they are no numbers: they are rounded to
-    a thousandth, so that a cell takes two or three bytes
+    weights, marginals and probabilities are integer multiples of this number, or null for NaN: they are rounded to a
+    thousandth, so that a cell takes two or three bytes
 ``largest``
     the weight, and the marginal, that have the darkest colour in all sentences
 ``sentences``
-    what the page shows of each record: as in ``attention_records.py``, but ``marginals`` are true where they equal the
-    weights, ``arcs`` are those of ``tree`` that are worth drawing, ``[head, word, probability, 1 in the best tree]``,
-    words from 0 and −1 for the root, ``target_arcs`` those of ``target_tree``, and ``bleu`` is the sentence BLEU of
-    ``target``, null where it has no reference or is the reference
+    the fields of each record that the page shows, as in ``attention_records.py``, with these differences:
+    ``marginals`` is true where they equal the weights; ``arcs`` are the arcs of ``tree`` that are drawn, ``[head, word,
+    probability, 1 in the best tree]``, words counted from 0 and −1 for the root; ``target_arcs`` are those of
+    ``target_tree``; ``bleu`` is the sentence BLEU of ``target``, null without a reference or for a forced reference
 """
 
 import json
@@ -30,7 +30,7 @@ UNITS_PER_ONE = 1000
 
 
 class PageError(InputError):
-    """Why there is no page, and what to do about it."""
+    """No page can be made: the reason, and what to do about it."""
 
 
 def write_page(
@@ -43,7 +43,7 @@ def write_page(
 
 
 def check_words(remove_bpe: Optional[str], tokenize: str) -> None:
-    """Refuses ways to make words that `page` could not go.
+    """Refuses values of `remove_bpe` and `tokenize` that `page` could not use.
 
     Raises:
         InputError: sacrebleu or fairseq know no such way
@@ -66,7 +66,7 @@ def page(records: List[AttentionRecord], remove_bpe: Optional[str] = None, token
     """The page as text.
 
     Args:
-        records: what it shows
+        records: the sentences of the page
         remove_bpe: see `sentence_bleu`
         tokenize: sacrebleu's tokenizer, ``none`` where tokens are words already
 

@@ -1,43 +1,43 @@
-"""What a model attended to, sentence by sentence: the records that ``export_attention.py`` writes and others read.
+"""Records of attention, sentence by sentence: ``export_attention.py`` writes them, other tools read them.
 
-A file of records has one JSON object a line:
+A file of records has one JSON object per line:
 
 ``id``
     number of the sentence in its subset, from 0
 ``rank``
     0 for the best translation, 1 for the next; 0 for a reference
 ``score``
-    of a translation, as fairseq-generate ranks it, in nats and normalised by length; of a reference, its mean
-    log-probability a token
+    for a translation, the score by which fairseq-generate ranks it, in nats and normalised by length; for a reference,
+    its mean log-probability per token
 ``forced``
     whether ``target`` is the reference, read by the model, rather than the model's own translation
 ``source``, ``target``
-    tokens in reading order, ``</s>`` last, or in pairs of sentences the root symbol ``<s>``; what else looks like a
-    mark of fairseq, such as ``<pad>``, is a token like any other
+    tokens in reading order; the last is ``</s>``, or the root symbol ``<s>`` in pairs of sentences; any other token
+    that looks like a special symbol of fairseq, such as ``<pad>``, is a token like any other
 ``reference``
     tokens of the reference without ``</s>``; null where there is none
 ``weights``
-    ``[target][source]``: what the source states were multiplied by when that target token was predicted. Rows sum to 1
-    for softmax attention, to λ where marginals are normalised and scaled by λ, else to λ times the expected number of
+    ``[target][source]``: the factors of the source states in the context vector of the target token. Rows sum to 1 for
+    softmax attention, to λ where marginals are normalised and scaled by λ, else to λ times the expected number of
     selected positions
 ``marginals``
     ``[target][source]``: the probabilities that positions are selected, before normalising and scaling: rows sum to 1
     for softmax, else to the expected number of selected positions; for attention over trees the expected numbers of
-    dependents, 0 for ``</s>``; null where the model does not tell
+    dependents, 0 for ``</s>``; null where the model does not return its distribution
 ``segments``
     for a linear chain, the runs ``[start, end)`` of selected positions in its most likely selection at each target
-    token, and of a model that selects facts the fact of each step; otherwise null
+    token; for a model that selects facts, the fact of each step; otherwise null
 ``trees``
     for a decoder that attends over trees, the heads of the source words in the most likely tree at each target token,
-    in the manner of ``tree.heads``; otherwise null
+    as in ``tree.heads``; otherwise null
 ``tree``
-    for ``--source-attention``, the same at every rank, ``{"heads": […], "marginals": [head][word]}``: the most likely
-    head of each source word, ``</s>`` left out, 0 for the root and i for word i, counted from 1, and the probabilities
-    of all arcs, where columns sum to 1; otherwise null
+    for ``--source-attention``, ``{"heads": […], "marginals": [head][word]}``, the same at every rank: the most likely
+    head of each source word, ``</s>`` left out, 0 for the root and i for word i, counted from 1; and the probabilities
+    of all arcs, whose columns sum to 1; otherwise null
 ``target_tree``
     for pairs of sentences, the same of the target tokens, see export_pairs.py; otherwise null
 ``label``, ``predicted``
-    for pairs of sentences, the label that the pair has, and the one that the model gives it; otherwise null
+    for pairs of sentences, the label of the pair, and the label that the model predicts; otherwise null
 ``question``
     for models that select facts of a story, the question and the model's answer; otherwise null. Tokens of the source
     are facts there, and the target has the fact of each step, see fact_records.py
@@ -58,7 +58,7 @@ LINE_BREAKS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85
 
 
 class RecordError(InputError):
-    """What is wrong with a file of records, by line, and what to do about it."""
+    """A file of records is wrong: the line, the reason, and what to do about it."""
 
 
 @dataclass
@@ -92,12 +92,12 @@ class AttentionRecord:
 
 
 def without_end(tokens: List[str], end: str = END) -> List[str]:
-    """The tokens of a sentence without its ``</s>``, or another mark, which is the last one or none."""
+    """The tokens of a sentence without the ``</s>``, or other end symbol, that may be the last of them."""
     return tokens[:-1] if tokens[-1:] == [end] else tokens
 
 
 def words_of(record: AttentionRecord) -> Tuple[List[str], List[str]]:
-    """Source and target without the marks behind them: ``</s>``, and the root symbol in pairs of sentences."""
+    """Source and target without their end symbols: ``</s>``, or the root symbol in pairs of sentences."""
     end = END if record.label is None else ROOT
     return without_end(record.source, end), without_end(record.target, end)
 
@@ -106,7 +106,7 @@ def write_records(path: str, records: Iterable[AttentionRecord]) -> int:
     """Writes records beside `path` and moves them into place when all are written; returns how many there were.
 
     Raises:
-        RecordError: a number is infinite or none at all, which JSON cannot say
+        RecordError: a number is infinite or NaN, which JSON cannot represent
     """
     count = 0
     with replaced(path) as file:
@@ -117,7 +117,7 @@ def write_records(path: str, records: Iterable[AttentionRecord]) -> int:
 
 
 def check_records(option: str, path: str) -> None:
-    """Refuses a file of records that is not there."""
+    """Refuses a file of records that does not exist."""
     if not os.path.exists(path):
         raise RecordError(f"{option} {path}: no such file; structattn-export writes one")
     check_inputs({option: path})
@@ -169,7 +169,7 @@ def _parse(line: str, place: str) -> AttentionRecord:
 
 
 def _fields(record: AttentionRecord) -> Iterator[Tuple[str, bool, str]]:
-    """Whether fields, one after the other, are what their names promise; a field may rely on those before it."""
+    """Whether each field has the type and shape of its name; the check of a field may rely on the fields before it."""
     for name in ("id", "rank"):
         yield name, _is_count(getattr(record, name)), "a whole number from 0 on"
     yield "score", _is_number(record.score), "a number"
@@ -216,7 +216,7 @@ def _are_tokens(value: Any) -> bool:
         return False
     try:
         "".join(value).encode("utf-8")
-    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can say and UTF-8 cannot
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can represent and UTF-8 cannot
         return False
     return True
 

@@ -3,8 +3,8 @@
     structattn-average checkpoints/checkpoint{7,8,9}.pt --output checkpoints/average.pt
 
 The mean of the last epochs' parameters often translates better than any of them, as long as they come from one
-training: parameters of different seeds have no mean that makes sense, their models make an ensemble. All else is that
-of the last checkpoint, but that the state of the optimiser is left out: for translating, not for training on.
+training. The mean of parameters of different seeds makes no sense; such models can form an ensemble. All other content
+is that of the last checkpoint, without the state of the optimiser: the average can translate, but not resume training.
 """
 
 import argparse
@@ -21,13 +21,13 @@ def load(path: str) -> Dict:
     """A checkpoint of fairseq on the CPU.
 
     Raises:
-        InputError: it is none
+        InputError: the file is no checkpoint
     """
     from fairseq_structattn.compat.checkpoints import load_checkpoint
 
     try:
         found = load_checkpoint(path, map_location="cpu")
-    except Exception as error:  # whatever torch and pickle make of a file that is something else
+    except Exception as error:  # torch and pickle raise many types for other files
         reason = str(error).split("\n")[0]
         raise InputError(f"{path}: not a checkpoint of fairseq ({type(error).__name__}: {reason})") from None
     if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
@@ -36,7 +36,7 @@ def load(path: str) -> Dict:
 
 
 def check_alike(first: Dict[str, torch.Tensor], other: Dict[str, torch.Tensor], path: str) -> None:
-    """Refuses parameters of another model.
+    """Refuses checkpoints whose parameters differ in name or shape.
 
     Raises:
         InputError: parameters that only one of them has, or of another shape
@@ -53,7 +53,7 @@ def check_alike(first: Dict[str, torch.Tensor], other: Dict[str, torch.Tensor], 
 
 
 def average(states: List[Dict[str, torch.Tensor]]) -> Dict[str, torch.Tensor]:
-    """The means of parameters, in their own precision; whole numbers, such as counts, are those of the last."""
+    """The means of parameters, in their own precision; integers, such as counts, are those of the last checkpoint."""
     means = {}
     for name, last in states[-1].items():
         if last.is_floating_point():

@@ -5,16 +5,16 @@
 
 A system is a name and a file: what fairseq-generate printed, or plain text, one sentence a line. The length of a source
 sentence is its number of tokens between spaces, so SOURCE should be the text that the systems read. Buckets are
-half-open: 10,20,30 makes 0 ≤ length < 10, 10 ≤ length < 20, 20 ≤ length < 30 and 30 ≤ length; one without sentences is
-left out.
+half-open: 10,20,30 makes 0 ≤ length < 10, 10 ≤ length < 20, 20 ≤ length < 30 and 30 ≤ length; empty buckets are left
+out.
 
-BLEU of the sentences of a bucket as a corpus is sacrebleu's, and so is ±, half of the 95 % interval of its bootstrap
-(Koehn, EMNLP 2004). p is of approximate randomisation (Riezler & Maxwell, 2005) or paired bootstrap resampling against
-the baseline, of the same sentences; two-sided, ties count as differences that chance makes, so that identical
-translations have p = 1 (see paired_tests.py, also for what sacrebleu does). Each p is of one comparison: of twenty
-systems or buckets that do not differ, one is expected to fall below 0.05 by chance. The JSON also has the
-``length_ratio``, tokens of the translations for each token of the references: a system that breaks off early has a low
-one.
+BLEU is sacrebleu's corpus BLEU of the sentences of a bucket; ± is half of the 95 % interval of sacrebleu's bootstrap
+(Koehn, EMNLP 2004). p is the two-sided p-value of approximate randomisation (Riezler & Maxwell, 2005) or of paired
+bootstrap resampling against the baseline, on the same sentences. Ties count as differences by chance, so identical
+translations have p = 1 (paired_tests.py compares this with sacrebleu's tests). Each p belongs to one comparison: of
+twenty systems or buckets that do not differ, one is expected to fall below 0.05 by chance. The JSON also has the
+``length_ratio``, the number of tokens of the translations divided by that of the references: it is low for a system
+that stops early.
 """
 
 import argparse
@@ -37,7 +37,7 @@ INTERVAL_RESAMPLES = 1000
 
 
 class Bucket(NamedTuple):
-    """Sentences with ``low ≤ length < high``; no `high`: of any length from `low`."""
+    """Sentences with ``low ≤ length < high``; without `high`, all with ``low ≤ length``."""
 
     low: int
     high: Optional[int]
@@ -62,7 +62,7 @@ def buckets(lengths: Sequence[int], bounds: Sequence[int]) -> List[Bucket]:
 
 
 def quantile_bounds(lengths: Sequence[int], count: int) -> List[int]:
-    """Bounds of `count` buckets of about as many sentences each; fewer where many sentences have the same length."""
+    """Bounds of `count` buckets of about equal size; fewer buckets if many sentences have the same length."""
     ordered = sorted(lengths)
     bounds = {ordered[len(ordered) * number // count] for number in range(1, count)}
     return sorted(bounds - {ordered[0]})
@@ -75,7 +75,7 @@ class Comparison(NamedTuple):
         tokenize: sacrebleu's tokeniser
         kind: ``"ar"``, approximate randomisation, or ``"bs"``, paired bootstrap resampling
         samples: trials or resamples of the test; 0: 10000 or 1000
-        seed: of the random choices, positive
+        seed: of the random numbers, positive
     """
 
     tokenize: str = "13a"
@@ -93,8 +93,8 @@ class Comparison(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Rows ``{bucket, low, high, sentences, mean_length, system, bleu, confidence95, p, length_ratio}`` and sacrebleu's
-    signature, of all but p.
+    """Rows ``{bucket, low, high, sentences, mean_length, system, bleu, confidence95, p, length_ratio}``, and the
+    signature of sacrebleu, which describes all columns but p.
 
     ``confidence95`` and ``p`` are None in a bucket of one sentence, ``p`` also for the baseline.
     """
@@ -126,7 +126,7 @@ def measure(
         references: one per sentence
         lengths: of the source sentences
         bounds: see :func:`buckets`
-        how: they are compared
+        how: how the systems are compared
     """
     chosen = [bucket for bucket in buckets(lengths, bounds) if bucket.indices] if bounds else []
     rows = []
@@ -173,7 +173,7 @@ def compare(systems: Dict[str, List[str]], references: List[str], how: Compariso
 
 
 def table(rows: List[Dict]) -> str:
-    """A Markdown table: a line per bucket, a column per system."""
+    """A Markdown table: one row per bucket, one column per system."""
     names = list(dict.fromkeys(row["system"] for row in rows))
     cells: Dict[str, List[str]] = {}
     for row in rows:
@@ -190,7 +190,7 @@ def _cell(row: Dict) -> str:
 
 
 def plot(rows: List[Dict], path: str) -> None:
-    """BLEU with its interval in each bucket, a colour per system; the ending of `path` tells the kind of picture."""
+    """Plots BLEU and its interval in each bucket, one colour per system; the suffix of `path` is the image format."""
     from matplotlib import rc_context
 
     from fairseq_structattn.analysis.figure_fonts import font_families
@@ -212,7 +212,7 @@ def draw(rows: List[Dict], names: List[str]):
     drawn = []
     for number, name in enumerate(names):
         own = [row for row in rows if row["system"] == name]
-        # side by side, or the intervals would hide each other
+        # side by side, so that the intervals do not hide each other
         places = [place + 0.5 * (number - (len(names) - 1) / 2) / len(names) for place in range(len(own))]
         margins = [row["confidence95"] or 0 for row in own]
         drawn.append(axes.errorbar(places, [row["bleu"] for row in own], margins, fmt="o-", markersize=4, capsize=3))
@@ -228,7 +228,8 @@ def draw(rows: List[Dict], names: List[str]):
 def add_legend(axes, drawn: Sequence, names: Sequence[str]) -> None:
     """A legend above the axes, where it hides nothing; names are drawn as they are.
 
-    matplotlib leaves out labels that begin with _ and reads others as formulas: names are put in when it is made.
+    matplotlib leaves out labels that begin with _ and may read others as formulas, so the names are set after the
+    legend is made.
     """
     from fairseq_structattn.analysis.figure_fonts import displayed
 
@@ -278,7 +279,7 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
 
 
 def parse_bounds(text: str) -> List[int]:
-    """``"10,20"`` → [10, 20]; InputError where these are no positive ascending whole numbers."""
+    """``"10,20"`` → [10, 20]; InputError unless these are positive, ascending integers."""
     parts = text.split(",")
     bounds = [int(part) for part in parts if part.strip().isdecimal()]
     if len(bounds) < len(parts) or bounds != sorted(set(bounds)) or bounds[0] < 1:
@@ -303,7 +304,7 @@ def read_all(options: argparse.Namespace):
 
 
 def check_names(names: List[str], baseline: Optional[str]) -> None:
-    """Refuses names of systems that no table or picture could hold."""
+    """Refuses names of systems that cannot be shown in tables and pictures."""
     for name in names:
         if not name.strip() or any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name):
             raise InputError(f"--system {name!r}: give a name of one line in UTF-8, without control characters")
@@ -315,7 +316,7 @@ def check_names(names: List[str], baseline: Optional[str]) -> None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuses what would only fail after the scoring: InputError."""
+    """Refuses options that would only fail after the scoring: InputError."""
     check_names([name for name, _ in options.system], options.baseline)
     check_inputs({"--source": options.source, "--reference": options.reference})
     for name, path in options.system:
@@ -354,7 +355,7 @@ def main(arguments=None) -> None:
 
 
 def content(options, systems: Dict[str, Translations], measured: Measured, how: Comparison) -> Dict:
-    """What is written as JSON."""
+    """The content of the JSON file."""
     return {
         "command": options.command,
         "versions": versions(),

@@ -1,8 +1,8 @@
 """Trees of records in CoNLL-U, the format of Universal Dependencies (https://universaldependencies.org/format.html).
 
-Of its ten columns a model fills four: ID, FORM, HEAD and DEPREL, which is ``root`` for words that hang on the root and
-``dep``, a dependency without a name, for all others. Models that were trained with ``--tree-roots multi``, the default,
-may hang several words on the root; validators ask for exactly one from their level 2 on.
+A model fills four of the ten columns: ID, FORM, HEAD and DEPREL, which is ``root`` for words whose head is the root and
+``dep``, an unspecified dependency, for all others. Models trained with ``--tree-roots multi``, the default, may find
+several root words; validators require exactly one from their level 2 on.
 """
 
 from typing import Iterable, Iterator
@@ -12,10 +12,10 @@ from fairseq_structattn.analysis.files import replaced
 
 
 def sentence(record: AttentionRecord) -> str:
-    """The tree of a record: a block of lines with an empty line behind it; nothing for a sentence without words.
+    """The tree of a record: a block of lines followed by an empty line; nothing for a sentence without words.
 
     Raises:
-        RecordError: the record has no tree, or its heads are none
+        RecordError: the record has no tree, or its heads form no tree
     """
     if record.tree is None:
         raise RecordError(
@@ -44,7 +44,7 @@ def sentence(record: AttentionRecord) -> str:
 
 
 def with_conllu(records: Iterable[AttentionRecord], path: str) -> Iterator[AttentionRecord]:
-    """Passes records on, and writes the tree of each sentence, once, beside `path`; the file is moved into place behind
+    """Yields the records, and writes the tree of each sentence once, beside `path`; the file is moved into place after
     the last record."""
     last = None
     with replaced(path) as file:

@@ -1,4 +1,4 @@
-"""Writes what a translation model attends to, one record per sentence and translation.
+"""Exports the attention of a translation model, one record per sentence and translation.
 
     structattn-export --path checkpoint_best.pt --data bin --output attention.jsonl
 
@@ -8,15 +8,15 @@ exports attention to the best translations, found by beam search as fairseq-gene
     … --forced                         to the references, read by the model
     … --conllu trees.conllu            and the trees of --source-attention
 
-attention_records.py documents what a record holds, sorted by sentence and rank. Attention to a translation is what the
-model attends to when it reads that translation, which equals what it attended to when it made it, so that marginals,
-segments and trees can be told as well. Numbers are rounded to 7 decimals. Batches change nothing, except that
---max-len-a, as in fairseq, counts the longest source sentence of a batch.
+attention_records.py documents the fields of a record. Records are sorted by sentence and rank. The attention of a
+translation is computed when the model reads the finished translation; it equals the attention during the search, and
+marginals, segments and trees are available, too. Numbers are rounded to 7 decimals. The batch of a sentence has no
+influence, except that --max-len-a, as in fairseq, multiplies the length of the longest source sentence of the batch.
 
-Several checkpoints, separated by colons, are an ensemble: weights are averaged as fairseq does, marginals where all
-models tell them; segments and trees belong to a single model and are null. Any translation model of fairseq serves
-that returns attention; only models of fairseq_structattn tell more than weights. Of a model that selects the facts of
-a story (--task structattn_babi) a record tells which fact it selects at each step, see fact_records.py.
+Several checkpoints, separated by colons, are an ensemble: weights are averaged as fairseq does, marginals if all models
+return them; segments and trees belong to a single model, and are null for an ensemble. Any translation model of fairseq
+that returns attention can be exported; only models of fairseq_structattn return more than weights. For a model that
+selects the facts of a story (--task structattn_babi) a record has the fact of each step, see fact_records.py.
 """
 
 import argparse
@@ -50,10 +50,10 @@ from fairseq_structattn.analysis.forced_attention import (
     source_trees,
 )
 
-MAX_TOKENS = 12000  # a batch, as in fairseq-generate
-# Sentences of similar length are batched together among so many neighbours: what waits for its turn stays in memory.
+MAX_TOKENS = 12000  # per batch, as in fairseq-generate
+# Batches are made of sentences of similar length within a window of so many; records of a window are held in memory.
 WINDOW = 256
-# Options of fairseq-generate that are taken over, with its defaults.
+# Options of fairseq-generate that this tool has, too, with the same defaults.
 SEARCH = (
     "beam",
     "nbest",
@@ -74,7 +74,7 @@ SEARCH = (
 
 
 class ExportError(InputError):
-    """Why there is nothing to export, and what to do about it."""
+    """Nothing can be exported: the reason, and what to do about it."""
 
 
 class Target(NamedTuple):
@@ -85,14 +85,14 @@ class Target(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is known of one target sentence; tensors, since lists of numbers take ten times the memory."""
+    """The attention of one target sentence, in tensors, since lists of numbers take ten times the memory."""
 
     target: Target
     attention: Attention
 
 
 class Sentence(NamedTuple):
-    """One source sentence, its reference (None without one), and what was found, best first."""
+    """One source sentence, its reference or None, and its translations, the best first."""
 
     source: torch.Tensor
     reference: Optional[torch.Tensor]
@@ -112,14 +112,14 @@ def load_models(
 
     Args:
         path: of the checkpoints
-        data: what fairseq-preprocess wrote
+        data: the folder that fairseq-preprocess wrote
         user_dir: the plugin that the models belong to
-        fp16: halve the precision
-        cpu: leave a GPU alone
-        overrides: options of the models that are to change, such as paths that have moved
+        fp16: use half precision
+        cpu: do not use a GPU
+        overrides: options of the models to change, such as paths that have moved
 
     Raises:
-        ExportError: no such file or folder, or what is no checkpoint, or data of other dictionaries
+        ExportError: no such file or folder, a file that is no checkpoint, or data of other dictionaries
     """
     from fairseq import checkpoint_utils, utils
 
@@ -132,7 +132,7 @@ def load_models(
         )
     except OSError:
         raise
-    except Exception as error:  # torch and fairseq have many ways to say that a file is not what it should be
+    except Exception as error:  # torch and fairseq raise many types for a file that is no checkpoint
         raise ExportError(_why_not_loaded(path, data, error)) from error
     for model in models:
         model.eval()
@@ -144,7 +144,7 @@ def load_models(
 
 
 def check_model(path: str, data: str, user_dir: Optional[str] = None) -> None:
-    """Refuses files and folders of :func:`load_models` that are not there."""
+    """Refuses files and folders of :func:`load_models` that do not exist."""
     from fairseq import utils
 
     for one in utils.split_paths(path):
@@ -167,7 +167,7 @@ def _why_not_loaded(path: str, data: str, error: Exception) -> str:
             f"--data {data}: its dictionaries are not those of the training, which had {sizes.group(1)} types where "
             f"these have {sizes.group(2)}; name its folder, or binarise with its dictionaries (--srcdict, --tgtdict)"
         )
-    reason = " ".join(str(error).split()).split(". ")[0]  # advice that follows is for programmers
+    reason = " ".join(str(error).split()).split(". ")[0]  # the advice that follows is for programmers
     reason = reason if len(reason) <= 200 else reason[:200] + " …"
     return (
         f"--path {path}: no checkpoint that can be loaded with --data {data} ({type(error).__name__}: {reason}); name "
@@ -183,7 +183,7 @@ def load_dataset(task, subset: str):
     """
     try:
         task.load_dataset(subset)
-    except Exception as error:  # each format has its own way to say that a file is not there or is broken
+    except Exception as error:  # each format raises its own type for a missing or broken file
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ExportError(f"--gen-subset {subset}: {reason}; name a subset that fairseq-preprocess wrote") from error
     return task.dataset(subset)
@@ -206,14 +206,14 @@ def export(
         models, task: from :func:`load_models`
         dataset: from :func:`load_dataset`
         ids: numbers of the sentences (default: all)
-        forced: on references rather than on translations
+        forced: export the attention of references rather than of translations
         search: fairseq's ``GenerationConfig`` (default: fairseq-generate's defaults)
-        batch_size: sentences a batch
-        max_tokens: tokens a batch, padding included (default, without `batch_size`: that of fairseq-generate)
-        log_format: how progress is shown: none, simple, tqdm, json (default: tqdm on a terminal, simple elsewhere)
+        batch_size: sentences per batch
+        max_tokens: tokens per batch, padding included (default, without `batch_size`: that of fairseq-generate)
+        log_format: format of the progress bar: none, simple, tqdm, json (default: tqdm on a terminal, simple elsewhere)
 
     Raises:
-        ExportError: sentences that there are not, or that the models cannot take; models without attention
+        ExportError: sentences that do not exist, or that are too long for the models; models without attention
     """
     from fairseq.dataclass.configs import GenerationConfig
 
@@ -264,7 +264,7 @@ def _build_generator(models, task, search):
 
 
 def _batches(dataset, ids: List[int], batch_size: Optional[int], max_tokens: Optional[int]) -> List[List[int]]:
-    """Numbers of sentences, batch by batch, such that the sentences of a window are done before those of the next."""
+    """Numbers of sentences, batch by batch; all sentences of a window come before those of the next window."""
     import numpy as np
 
     if not batch_size and not max_tokens:
@@ -314,7 +314,7 @@ def _sentences(models, task, dataset, batch: List[int], generator, search) -> Di
 
 
 def _without_padding(tokens: torch.Tensor, sentences: List[torch.Tensor], task) -> List[torch.Tensor]:
-    """The rows of a batch, each as long as its sentence: a word of the corpus may have the number of the padding."""
+    """The rows of a batch, cut to their lengths; a word of the corpus may have the index of the padding symbol."""
     padding = task.target_dictionary.pad()
     return [
         row[: len(sentence)] if row[-1] == padding else row[len(row) - len(sentence) :]
@@ -339,7 +339,7 @@ def _translations(models, task, sample: dict, generator, search) -> List[List[Ta
 
 
 def _attend(models, task, sources: List[torch.Tensor], targets: List[List[Target]]) -> List[List[Found]]:
-    """One pass for each rank: no batch is larger than that of the sources."""
+    """One forward pass per rank, so that no batch is larger than the batch of sources."""
     found: List[List[Found]] = [[] for _ in sources]
     for rank in range(max(map(len, targets))):
         rows = [row for row, ranked in enumerate(targets) if len(ranked) > rank]
@@ -389,7 +389,7 @@ def read_tokens(field: str, path: str, dataset, ids: Iterable[int]) -> List[List
     Args:
         field: ``"source"`` or ``"reference"``
         path: one sentence a line, tokens separated by spaces
-        dataset: has as many sentences as the file has lines, and its sources as many tokens
+        dataset: the data set that the file must fit, in the number of lines and in the tokens of each source
         ids: of the sentences whose source is compared
 
     Raises:
@@ -409,7 +409,7 @@ def read_tokens(field: str, path: str, dataset, ids: Iterable[int]) -> List[List
 
 
 def with_text(records: Iterable[AttentionRecord], field: str, lines: List[List[str]]) -> Iterator[AttentionRecord]:
-    """Records with the tokens of :func:`read_tokens` in place of what the dictionary knows of them."""
+    """Records whose tokens are those of :func:`read_tokens`, in place of the symbols of the dictionary."""
     for record in records:
         tokens = lines[record.id]
         setattr(record, field, tokens + record.source[-1:] if field == "source" else tokens)
@@ -455,7 +455,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 
 
 def search_of(options: argparse.Namespace):
-    """fairseq's configuration of the search that the options of :func:`add_search_options` ask for."""
+    """fairseq's configuration of the search, from the options of :func:`add_search_options`."""
     from fairseq.dataclass.configs import GenerationConfig
 
     return GenerationConfig(**{name: getattr(options, name) for name in SEARCH})
@@ -532,7 +532,7 @@ def main(arguments=None) -> None:
     records = records_of(options)
     if options.conllu:
         records = with_conllu(records, options.conllu)
-    with closing(records):  # type: ignore[type-var]  # what was written of trees goes when the records fail
+    with closing(records):  # type: ignore[type-var]  # an error in the records removes the unfinished file of trees
         count = write_records(options.output, records)
     print(f"exported: {options.output}, {count} records")
 

@@ -1,13 +1,13 @@
-"""Exports what a model of --task structattn_sentence_pair sees in pairs of sentences: their trees and their alignment.
+"""Exports the trees and alignments that a model of --task structattn_sentence_pair computes for pairs of sentences.
 
     structattn-export-pairs --path snli/tree/checkpoint_best.pt --data snli/bin --sentences 40 \
         --output pairs.jsonl
     structattn-plot --records pairs.jsonl --ids 0,3 --output pairs.png
 
 Writes the records of attention_records.py, which plot_attention.py draws. The premise is the source and the hypothesis
-the target. A row of `weights` says what a word of the hypothesis is aligned to and sums to 1. The root symbol, which
-the model has before the first word of either, stands behind the last as <s>. `score` is the log-probability of the
-predicted label. `tree` and `target_tree` are those of --source-attention, null without a parser.
+the target. A row of `weights` is the alignment of a word of the hypothesis and sums to 1. The model has the root symbol
+before the first word of either sentence; in records it is the last token, <s>. `score` is the log-probability of the
+predicted label. `tree` and `target_tree` are the trees of --source-attention, null without a parser.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def export(model, task, dataset, ids: Iterable[int]) -> Iterator[AttentionRecord
 
 
 def root_last(weights: Tensor) -> Tensor:
-    """From positions with the root first to positions with the root last, in both dimensions."""
+    """Moves the root from the first to the last position, in both dimensions."""
     return weights.roll((-1, -1), (0, 1))
 
 

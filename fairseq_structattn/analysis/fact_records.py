@@ -1,7 +1,7 @@
-"""Records of models that select facts of a story (``--task structattn_babi``), in the form of those of attention.
+"""Records of models that select facts of a story (``--task structattn_babi``), in the format of attention records.
 
-The source are the facts, each one token, the target the fact that is most likely selected at each step, the reference
-the supporting facts. ``question`` has the question and the answer that the model gives.
+The source tokens are the facts, the target has the most likely fact of each step, and the reference the supporting
+facts. ``question`` has the question and the answer that the model gives.
 """
 
 from typing import Iterable, Iterator, List, Sequence
@@ -16,7 +16,7 @@ QUESTIONS_OF_A_BATCH = 100
 
 
 def selects_facts(models: Sequence) -> bool:
-    """Whether these are models whose records are made here."""
+    """Whether these models select facts."""
     return hasattr(models[0], "selection")
 
 
@@ -26,7 +26,7 @@ def fact_records(models: Sequence, task, dataset, ids: List[int]) -> Iterator[At
 
     Args:
         models: a single one, in evaluation mode
-        task, dataset: those of the questions
+        task, dataset: of the questions
 
     Raises:
         InputError: several models

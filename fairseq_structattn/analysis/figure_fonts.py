@@ -1,4 +1,4 @@
-"""Tokens of any language in matplotlib: fonts that have their glyphs, joined letters, right-to-left script, widths."""
+"""Tokens of any language in matplotlib: fonts with their glyphs, joined letters, right-to-left scripts, text widths."""
 
 import unicodedata
 import warnings
@@ -13,7 +13,7 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 class Candidate(NamedTuple):
-    """An installed font and the characters it has of those that were asked for."""
+    """An installed font, and the requested characters that it has."""
 
     path: str
     characters: Set[str]
@@ -22,9 +22,9 @@ class Candidate(NamedTuple):
 
 
 def font_families(tokens: Iterable[str]) -> List[str]:
-    """matplotlib's font families, then as many installed fonts as the glyphs that those lack call for.
+    """matplotlib's font families, followed by installed fonts for the glyphs that these lack.
 
-    What none of them has is warned about, with the package to install; matplotlib draws an empty box for it.
+    Characters that no font has cause a warning, which names the package to install; matplotlib draws empty boxes.
     """
     from matplotlib import font_manager, rcParams
 
@@ -49,7 +49,7 @@ def font_families(tokens: Iterable[str]) -> List[str]:
 def candidates(font_paths: Iterable[str], characters: Set[str]) -> Iterator[Candidate]:
     """The fonts that have any of the characters.
 
-    Left out are files that are no fonts, and fonts of bitmaps (colour emoji), which matplotlib cannot draw.
+    Files that are no fonts are left out, and so are bitmap fonts (colour emoji), which matplotlib cannot draw.
     """
     from matplotlib.ft2font import FT2Font
 
@@ -65,7 +65,7 @@ def candidates(font_paths: Iterable[str], characters: Set[str]) -> Iterator[Cand
 
 
 def _merit(font: Candidate, missing: Set[str]) -> tuple:
-    """Of two fonts with the same characters, the one that resembles matplotlib's own: upright, without serifs."""
+    """Sort key: fonts with more of the missing characters, then fonts like matplotlib's: upright, without serifs."""
     return len(font.characters & missing), font.upright, font.sans_serif
 
 
@@ -80,9 +80,9 @@ def _warn_of_missing(characters: Set[str]) -> None:
 
 
 def visible(text: str) -> str:
-    """The text with escapes such as \\x07 for control characters, byte order marks, and what is no character at all.
+    """The text with escapes such as \\x07 for control characters, byte order marks, and code points without character.
 
-    Nothing would be seen of them, SVG cannot hold them, and a tab or line break would move what follows.
+    These are invisible, SVG cannot contain them, and a tab or line break would move the text that follows.
     """
     return "".join(map(_visible, text))
 
@@ -96,10 +96,10 @@ def _visible(character: str) -> str:
 
 
 def displayed(text: str) -> str:
-    """The text as matplotlib has to be given it: all of it :func:`visible`, right-to-left scripts to be read rightly,
+    """The text in the form that matplotlib draws correctly: :func:`visible`, right-to-left scripts in visual order,
     Arabic letters joined.
 
-    matplotlib shapes text itself from 3.11 on; for older ones arabic-reshaper and python-bidi do it.
+    matplotlib shapes text itself from 3.11 on; arabic-reshaper and python-bidi do so for older versions.
     """
     from matplotlib import ft2font
 
@@ -120,25 +120,25 @@ def displayed(text: str) -> str:
 
 
 def is_right_to_left(text: str) -> bool:
-    """Whether it has letters of a script such as Arabic or Hebrew."""
+    """Whether the text has letters of a right-to-left script such as Arabic or Hebrew."""
     return any(unicodedata.bidirectional(character) in ("R", "AL") for character in text)
 
 
 def text_widths(texts: Sequence[str], font_size: float) -> List[float]:
-    """Widths of single lines in inches, in the font families of matplotlib's settings at that moment."""
+    """Widths of single lines in inches, in the font families of matplotlib's current settings."""
     from matplotlib.font_manager import FontProperties
 
     renderer = _renderer()
     font = FontProperties(size=font_size)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # font_families has said so, once for all of them
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # font_families warns once, for all glyphs
         points = [renderer.get_text_width_height_descent(displayed(text), font, ismath=False)[0] for text in texts]
     return [width / POINTS_PER_INCH for width in points]
 
 
 @lru_cache(maxsize=None)
 def _renderer():
-    """What measures text, with one dot to the point."""
+    """A renderer that measures text, at one dot per point."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

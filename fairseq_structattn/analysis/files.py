@@ -1,7 +1,7 @@
-"""Files of the scripts: looked at before work begins, read and written in one way, and errors reported in one way.
+"""Files of scripts: checks before the work begins, one way to read and to write, one way to report errors.
 
-What is wrong with what a user gave is an :class:`InputError`, which names the option or the file and line, the value
-and the way out. A script's ``main`` that is a :func:`command` prints it as ``error: …`` and ends with code 2.
+An :class:`InputError` is an error in the user's input. It names the option or the file and line, the value and the way
+out. A script's ``main`` that is decorated as a :func:`command` prints it as ``error: …`` and ends with code 2.
 
 Text is UTF-8, plain or packed by gzip, and its lines end at line feeds only: ``str.splitlines`` and Python's text mode
 also break at characters that may stand inside a sentence. A byte order mark at the beginning belongs to no line.
@@ -23,7 +23,7 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class InputError(ValueError):
-    """What is wrong with what a script was given, where, and what to do about it."""
+    """The input of a script is wrong: where, why, and what to do about it."""
 
 
 class Refusal(SystemExit):
@@ -35,13 +35,13 @@ class Refusal(SystemExit):
 
 
 def command(main: Callable) -> Callable:
-    """A decorator for the ``main(arguments=None)`` of a script: what a user can mend is told in one line."""
+    """A decorator for the ``main(arguments=None)`` of a script: errors that a user can correct are one line."""
 
     @functools.wraps(main)
     def run(arguments=None):
         try:
             return main(arguments)
-        except BrokenPipeError:  # whoever read what is printed, such as `head`, has enough
+        except BrokenPipeError:  # the reader of the output, such as `head`, has ended
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
         except InputError as error:
@@ -67,13 +67,13 @@ def _named(error: OSError) -> str:
 
 
 def check_inputs(paths: Dict[str, Optional[str]]) -> None:
-    """Refuses what is no file that can be opened.
+    """Refuses paths that are no files that can be read.
 
     Args:
         paths: by option; None where an option was not given
 
     Raises:
-        InputError: there is no such file, it is a folder, or it must not be read
+        InputError: there is no such file, it is a folder, or reading it is not permitted
     """
     for option, path in paths.items():
         if path is not None:
@@ -81,7 +81,7 @@ def check_inputs(paths: Dict[str, Optional[str]]) -> None:
 
 
 def check_folders(paths: Dict[str, Optional[str]]) -> None:
-    """As :func:`check_inputs`, of folders."""
+    """Like :func:`check_inputs`, for folders."""
     for option, path in paths.items():
         if path is not None and not os.path.isdir(path):
             raise InputError(f"{option} {path}: {'a file, not a folder' if os.path.exists(path) else 'no such folder'}")
@@ -97,7 +97,7 @@ def _check_input(path: str, named: str) -> None:
 
 
 def read_lines(path: str) -> List[str]:
-    """The lines of a text file, without what ends them.
+    """The lines of a text file, without their line feeds.
 
     Raises:
         InputError: no such file, or text that is not UTF-8, by line
@@ -162,13 +162,13 @@ def read_json(path: str, *needed: str) -> Dict:
 
 
 def check_outputs(paths: Dict[str, Optional[str]]) -> None:
-    """Refuses what could only fail when all work is done; makes nothing.
+    """Refuses outputs whose writing would fail when the work is done; creates nothing.
 
     Args:
         paths: files to be written, by option; None where an option was not given
 
     Raises:
-        InputError: a path is a folder, or in what is no folder, or must not be written; two are the same
+        InputError: a path is a folder, its parent is no folder, writing is not permitted, or two paths are the same
     """
     seen: Dict[str, str] = {}
     for option, path in paths.items():
@@ -183,7 +183,7 @@ def check_outputs(paths: Dict[str, Optional[str]]) -> None:
 
 
 def check_output_folders(paths: Dict[str, str]) -> None:
-    """As :func:`check_outputs`, of folders to write into."""
+    """Like :func:`check_outputs`, for folders to write into."""
     for option, path in paths.items():
         if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(f"{option} {path}: a file, not a folder; name another")
@@ -191,7 +191,7 @@ def check_output_folders(paths: Dict[str, str]) -> None:
 
 
 def _check_place(path: str, named: str) -> None:
-    """Whether the folder of `path` is there, or can be made, and takes files."""
+    """Checks that the folder of `path` exists or can be made, and that files can be written there."""
     if os.path.exists(path) and not _is_replaced(path):
         place = path
     else:
@@ -205,13 +205,13 @@ def _check_place(path: str, named: str) -> None:
 
 
 def _is_replaced(path: str) -> bool:
-    """Whether a new file takes the place of `path`: not that of a device or pipe, such as /dev/stdout."""
+    """Whether a new file replaces `path`; devices and pipes, such as /dev/stdout, are written directly."""
     return os.path.isfile(path) or not os.path.exists(path)
 
 
 @contextmanager
 def beside(path: str) -> Iterator[str]:
-    """The path of a new file, which is moved to `path` when all went well, and else removed; makes the folder."""
+    """The path of a temporary file, which is moved to `path` on success and removed on an error; makes the folder."""
     if not _is_replaced(path):
         yield path
         return
@@ -241,8 +241,8 @@ def write_lines(path: str, lines) -> None:
 
 
 def write_json(path: str, content) -> None:
-    """Writes JSON, which is indented by one space. Of an object, a list of objects, such as the rows of results, has
-    one of them on each line."""
+    """Writes JSON, indented by one space. A list of objects within an object, such as the rows of results, is written
+    with one object per line."""
     if not isinstance(content, dict) or not content:
         write_lines(path, [json.dumps(content, ensure_ascii=False, indent=1)])
         return
@@ -251,12 +251,12 @@ def write_json(path: str, content) -> None:
 
 
 def _json(content) -> str:
-    # The text of a string has no line feed in it.
+    # JSON strings contain no line feeds.
     return json.dumps(content, ensure_ascii=False, indent=1).replace("\n", "\n ")
 
 
 def _rows(content) -> str:
-    """A list of objects, each on a line; nothing for what is no such list."""
+    """A list of objects, with one object per line; an empty text for any other value."""
     if not content or not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         return ""
     return "[\n" + ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in content) + "\n ]"

@@ -1,9 +1,9 @@
-"""What models attend to when they read given target sentences: teacher forcing, one pass, all target steps.
+"""Attention of models that read given target sentences: teacher forcing, one pass, all target steps.
 
-A model whose decoder takes ``return_posterior=True``, as those of fairseq_structattn do, tells the distribution behind
-its weights too. Other models of fairseq tell their weights only, and each sentence is alone in its batch with them:
-some, fairseq's ``lstm`` among them, return the attention of padded sentences in an order that differs from that of the
-source tokens.
+A model whose decoder takes ``return_posterior=True``, like those of fairseq_structattn, also returns the distribution
+behind its weights. Other models of fairseq return weights only. They read each sentence in a batch of its own, because
+some, such as fairseq's ``lstm``, return the attention of padded sentences in another order than that of the source
+tokens.
 """
 
 import functools
@@ -17,12 +17,12 @@ from torch.nn.functional import pad
 
 from fairseq_structattn.analysis.attention_records import SourceTree
 
-DECIMALS = 7  # float32 knows no more of a probability
+DECIMALS = 7  # the precision of a probability in float32
 
 
-# Sentences are sequences of tokens without padding. A token of theirs may still have the number of the padding symbol,
-# because the corpus has the word <pad>. The models take it for padding: nothing is attended to there, and one at the
-# beginning shifts the positions of their distributions. Records keep the place of every token.
+# Sentences are sequences of tokens without padding. A token may still have the index of the padding symbol, if the
+# corpus has the word <pad>. Models take this token for padding: they do not attend to it, and at the beginning of a
+# sentence it shifts the positions of their distributions. Records keep the place of every token.
 
 
 class NoAttention(Exception):
@@ -30,13 +30,13 @@ class NoAttention(Exception):
 
 
 class Attention(NamedTuple):
-    """What was attended to when one target sentence was read.
+    """The attention of one target sentence.
 
     Attributes:
-        log_probs: of the target tokens ``[tgt_len]``; None unless asked for
+        log_probs: of the target tokens ``[tgt_len]``; None unless requested
         weights: ``[tgt_len, src_len]``, None for a model without attention
-        marginals: ``[tgt_len, src_len]``, None where the model does not tell
-        marks: 1 where the most likely selection has a position ``[tgt_len, src_len]``; None unless in segments
+        marginals: ``[tgt_len, src_len]``, None if the model does not return its distribution
+        marks: indicator of the most likely selection ``[tgt_len, src_len]``; None if the distribution has no segments
         heads: of the source words in the most likely tree of each target step ``[tgt_len, words]``; None without trees
     """
 
@@ -53,15 +53,15 @@ def forced_attention(
 ) -> List[Attention]:
     """Attention of an ensemble over `sources` when it reads `targets`.
 
-    The weights of several models are averaged as fairseq's generator averages them, over all models, with those that
-    have no attention counted as zeros. Marginals are averaged where all models tell them. What is most likely under one
-    model and under another has no average: segments and trees are left to models that are alone.
+    The weights of several models are averaged as in fairseq's generator: over all models, with zeros for a model
+    without attention. Marginals are averaged if all models return them. The most likely structures of several models
+    have no average: segments and trees are None for an ensemble.
 
     Args:
         models: in evaluation mode
         task: with their dictionaries
         sources, targets: sequences of tokens, without padding, ``</s>`` last
-        score: whether log-probabilities are wanted
+        score: whether to return log-probabilities
 
     Raises:
         NoAttention: none of the models returns attention
@@ -91,7 +91,7 @@ def segments(marks: Tensor) -> List[List[Tuple[int, int]]]:
 
 
 def rounded(values: Tensor) -> List:
-    """Nested lists of numbers that are short when printed."""
+    """Nested lists of rounded numbers, which are short in JSON."""
     return values.double().round(decimals=DECIMALS).tolist()
 
 
@@ -164,7 +164,7 @@ def _log_probs(model, output, sample: dict, targets: List[Tensor]) -> List[Tenso
 
 
 def _padding_symbols_first(source: Tensor, dictionary) -> int:
-    """How many tokens at the beginning of a sentence a model takes for padding."""
+    """Number of tokens at the beginning of a sentence that a model takes for padding."""
     return int(source.ne(dictionary.pad()).cumsum(0).eq(0).sum())
 
 

@@ -1,10 +1,10 @@
 """Reads translations: the output of fairseq-generate or fairseq-interactive, or plain text, one sentence a line.
 
-fairseq prints each hypothesis twice. H- lines are the tokens of the model, joined as ``--post-process`` says; D- lines
-are the text that ``--bpe`` and ``--tokenizer`` make of them, and the same as H- lines without these options. D- lines
-are therefore read where there are any. Sentences come back in the order of the corpus, the best hypothesis of each.
+fairseq prints each hypothesis twice. H- lines have the tokens of the model, joined as ``--post-process`` says; D- lines
+have the text that ``--bpe`` and ``--tokenizer`` make of them, and equal H- lines without these options. D- lines are
+therefore read where there are any. The result is the best hypothesis of each sentence, in the order of the corpus.
 
-What is incomplete is an error: a score of what is left would look like a score of the whole.
+An incomplete file is an error: the score of a part would look like a score of the whole.
 """
 
 import re
@@ -23,7 +23,7 @@ class Translations(NamedTuple):
 
     Attributes:
         sentences: one for each sentence of the corpus
-        lines: which lines of the file they are: ``"D"``, ``"H"``, or ``"text"`` for plain text
+        lines: the kind of lines that were read: ``"D"``, ``"H"``, or ``"text"`` for plain text
     """
 
     sentences: List[str]
@@ -44,7 +44,7 @@ def add_lines_option(parser) -> None:
 
 
 def read_translations(path: str, count: int, lines: Optional[str] = None) -> Translations:
-    """`count` translations from what fairseq printed, or from plain text, one sentence a line.
+    """`count` translations from the output of fairseq, or from plain text, one sentence per line.
 
     Raises:
         InputError: the file is empty or no text, or it has fewer or more sentences than `count`; see also
@@ -65,7 +65,7 @@ def _is_generated(path: str) -> bool:
 
 
 def read_hypotheses(path: str, count: int, lines: Optional[str] = None) -> Translations:
-    """The best hypothesis of each of `count` sentences from what fairseq printed.
+    """The best hypothesis of each of `count` sentences from the output of fairseq.
 
     Args:
         path: of the file
@@ -96,7 +96,7 @@ def read_hypotheses(path: str, count: int, lines: Optional[str] = None) -> Trans
 
 
 class _Generated:
-    """What was read of a file so far."""
+    """The content of a file that was read so far."""
 
     def __init__(self, path: str, count: int):
         self.path = path

@@ -1,4 +1,4 @@
-"""Runs of experiments that add up: a finished one leaves a small file, by which it is known the next time."""
+"""Runs of experiments: a finished run leaves a small file, and is not repeated while this file is there."""
 
 import os
 import shutil
@@ -7,10 +7,10 @@ from fairseq_structattn.analysis.files import read_json, read_lines, write_lines
 
 
 class KeptRun:
-    """One training and what it leaves.
+    """One training and its result.
 
-    A subclass gives ``folder``, where checkpoints and logs go, ``result``, the path of the file that is left, which has
-    the fingerprint among its content, and ``fingerprint``.
+    A subclass defines ``folder``, where checkpoints and logs go; ``result``, the path of the file of the finished run,
+    which contains the fingerprint; and ``fingerprint``.
     """
 
     folder: str
@@ -18,17 +18,17 @@ class KeptRun:
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that decides the outcome but for the seed."""
+        """Fingerprint of everything that determines the outcome, except the seed."""
         raise NotImplementedError
 
     def is_done(self) -> bool:
-        """Whether its file is there, made with these options from these data."""
+        """Whether the file of the result exists, made with these options from these data."""
         if not os.path.exists(self.result):
             return False
         return read_json(self.result, "fingerprint")["fingerprint"] == self.fingerprint
 
     def start_anew_where_options_changed(self) -> None:
-        """Removes a half-made training of other options or data."""
+        """Removes an unfinished training of other options or data."""
         mark = os.path.join(self.folder, "fingerprint")
         if os.path.exists(self.folder):
             if os.path.exists(mark) and read_lines(mark) == [self.fingerprint]:

@@ -1,10 +1,11 @@
-"""Mean share of the target before the first error, in percent, of what fairseq-generate printed, for each subset.
+"""Length to failure: the mean percentage of the target before the first error, for each subset.
 
     structattn-length-to-failure --subset depth2 generated.txt test.depth2.infix --output scores.json
 
-The measure of tree transduction (Grefenstette et al. 2015; Kim et al. 2017, section 4.1): tokens that are right before
-the first wrong or missing one, divided by the tokens of the reference. With greedy decoding (--beam 1) it equals what
-``--report-length-to-failure`` logs in training. Of fairseq's output D- lines are read where there are any.
+The measure of tree transduction (Grefenstette et al. 2015; Kim et al. 2017, section 4.1): the number of tokens before
+the first wrong or missing one, divided by the number of tokens of the reference. With greedy decoding (--beam 1) it
+equals the value that ``--report-length-to-failure`` logs in training. The input is the output of fairseq-generate, of
+which D- lines are read where there are any.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from fairseq_structattn.analysis.score_bleu import read_references
 
 
 def share_before_failure(hypothesis: str, reference: str) -> float:
-    """From 0 to 1; an empty reference is wholly right."""
+    """Fraction of the reference before the first error, 0 to 1; 1 for an empty reference."""
     expected, given = reference.split(), hypothesis.split()
     pairs = list(zip(given, expected))
     right = next((place for place, (one, other) in enumerate(pairs) if one != other), len(pairs))
@@ -24,7 +25,7 @@ def share_before_failure(hypothesis: str, reference: str) -> float:
 
 
 def mean_share(hypotheses: List[str], references: List[str]) -> float:
-    """In percent."""
+    """Mean of :func:`share_before_failure`, in percent."""
     shares = [share_before_failure(*pair) for pair in zip(hypotheses, references)]
     return 100 * sum(shares) / len(shares)
 

@@ -1,12 +1,12 @@
-"""Paired tests of BLEU: how likely a difference at least as large is where two systems are equally good.
+"""Paired tests of BLEU: the probability of a difference at least as large between equally good systems.
 
 A p-value is (c + 1) / (N + 1), where c of N trials have a difference that is at least as large, ties included
 (Riezler & Maxwell 2005, On Some Pitfalls in Automatic Evaluation and Significance Testing for MT, figures 1 and 2): two
 identical systems have p = 1. Tests are two-sided.
 
-These are not the tests of sacrebleu (2.6.0). Those count only larger differences, by which identical systems
-have p = 1 / (N + 1); and its bootstrap takes absolute values before it centres the differences, by which one of ten
-pairs of equal systems, not one of twenty, has p < 0.05.
+The tests of sacrebleu (2.6.0) differ. They count only strictly larger differences, so that identical systems have
+p = 1 / (N + 1); and its bootstrap takes absolute values before it centres the differences, so that one in ten pairs of
+equal systems, not one in twenty, has p < 0.05.
 """
 
 from typing import Iterator, List
@@ -16,13 +16,13 @@ import numpy as np
 DEFAULT_TRIALS = {"ar": 10000, "bs": 1000}
 # p cannot fall below 1 / (N + 1).
 LEAST_TRIALS = 100
-# In points of BLEU: the same counts in another order of summation are a tie.
+# In points of BLEU: differences by rounding alone, from another order of summation, are ties.
 TIE = 1e-9
 
 
 def sentence_statistics(lines: List[str], references: List[str], tokenize: str) -> np.ndarray:
-    """What BLEU is made of, by sentence ``[sentences, 10]``: matches and candidates of 1 to 4 words, and the lengths of
-    translation and reference. BLEU of some of the sentences is that of their sum, see :func:`bleu`."""
+    """Sufficient statistics of BLEU ``[sentences, 10]``: matches and candidates of 1 to 4 words, and the lengths of
+    translation and reference. BLEU of any set of sentences is computed from their sum, see :func:`bleu`."""
     from sacrebleu.metrics import BLEU
 
     # effective_order has no influence on the counts; without it sacrebleu warns
@@ -32,7 +32,7 @@ def sentence_statistics(lines: List[str], references: List[str], tokenize: str) 
 
 
 def bleu(statistics: np.ndarray) -> float:
-    """sacrebleu's BLEU of summed statistics ``[10]``."""
+    """sacrebleu's BLEU from summed statistics ``[10]``."""
     from sacrebleu.metrics import BLEU
 
     order = (len(statistics) - 2) // 2
@@ -49,7 +49,7 @@ def p_value(kind: str, baseline: np.ndarray, system: np.ndarray, trials: int, se
             bootstrap resampling (Koehn 2004), whose p-values are too small for few sentences
         baseline, system: :func:`sentence_statistics`
         trials: number of shuffles or resamples
-        seed: of their choice
+        seed: of the random numbers
     """
     difference = bleu(system.sum(0)) - bleu(baseline.sum(0))
     draw, centre = {"ar": (_shuffled, 0.0), "bs": (_resampled, difference)}[kind]
@@ -59,7 +59,7 @@ def p_value(kind: str, baseline: np.ndarray, system: np.ndarray, trials: int, se
 
 
 def _shuffled(baseline: np.ndarray, system: np.ndarray, trials: int, seed: int) -> Iterator:
-    """Summed statistics of two systems that have exchanged each translation with probability 1/2."""
+    """Summed statistics of two systems after each translation is exchanged with probability 1/2."""
     generator = np.random.default_rng(seed)
     both = baseline.sum(0) + system.sum(0)
     for _ in range(trials):

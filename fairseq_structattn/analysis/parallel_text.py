@@ -6,11 +6,11 @@ from fairseq_structattn.analysis.files import InputError, read_lines
 
 
 class CorpusError(InputError):
-    """What is wrong with a corpus, where, and what to do about it."""
+    """A corpus is wrong: where, why, and what to do about it."""
 
 
 def read_sentences(path: str) -> List[str]:
-    """The lines of a file, refused where they are not UTF-8 or hold no token."""
+    """The lines of a file; CorpusError for a line that is not UTF-8 or has no token."""
     sentences = read_lines(path)
     if not sentences:
         raise CorpusError(f"{path}: the file is empty")
@@ -23,7 +23,7 @@ def read_sentences(path: str) -> List[str]:
 
 
 def check_aligned(sentences: Dict[str, List[str]]) -> None:
-    """Refuses files of unequal length: from the first lost line on, every pair would be wrong."""
+    """Refuses files with different numbers of lines: after a lost line every pair would be wrong."""
     counts = {path: len(lines) for path, lines in sentences.items()}
     if len(set(counts.values())) > 1:
         listed = " but ".join(f"{path} has {count:,} lines" for path, count in counts.items())

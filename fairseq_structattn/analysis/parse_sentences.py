@@ -3,8 +3,8 @@
     structattn-parse --path parser/checkpoint_best.pt --data ewt/bin \
         --words snli/train.premise --output snli/bin/train.heads.premise
 
-A line for each sentence, the number of the head of each word, 0 for the root. The words of the sentences should be cut
-as those that the parser was trained on: for English of Universal Dependencies, do n't and dog 's.
+The output has a line for each sentence, with the number of the head of each word, 0 for the root. Sentences should be
+tokenised like the training data of the parser: in English Universal Dependencies, do n't and dog 's.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Models that parse: how they are loaded, and the trees that they find."""
+"""Models with a distribution over heads: loading them, and decoding their trees."""
 
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -22,7 +22,7 @@ class Parser(NamedTuple):
     dictionary: Any
 
     def distribution(self, sentences: Sequence[List[str]]) -> ArcDistribution:
-        """Over the heads of a batch of sentences."""
+        """The distribution over the heads of a batch of sentences."""
         encoder = getattr(self.model, "encoder", None)
         end = [] if encoder is None else [self.dictionary.eos()]
         rows = [torch.tensor([self.dictionary.index(word) for word in words] + end).long() for words in sentences]
@@ -37,7 +37,7 @@ def load_parser(checkpoint: str, data: str, user_dir: Optional[str] = PLUGIN) ->
     """The model of a checkpoint, and the dictionary of the binarised data that it was trained on.
 
     Raises:
-        InputError: no checkpoint that can be loaded, or a model without a parser
+        InputError: the checkpoint cannot be loaded, or its model has no parser
     """
     (model, *_), task = load_models(checkpoint, data, user_dir, cpu=True)
     if not hasattr(model, "source_attention") and not hasattr(getattr(model, "encoder", None), "source_attention"):
@@ -49,7 +49,7 @@ def load_parser(checkpoint: str, data: str, user_dir: Optional[str] = PLUGIN) ->
 
 def decode(distribution: ArcDistribution, decoding: str) -> Tensor:
     """Heads ``[batch, n]`` of the most likely structure (``argmax``), or of the tree with the most expected right heads
-    (``risk``): the best one under the marginals. That of independent heads is any dependency tree."""
+    (``risk``), which is the best tree under the marginals; for independent heads, that is any dependency tree."""
     if decoding == "argmax":
         return distribution.argmax.argmax(-2)
     best: ArcDistribution
@@ -61,7 +61,7 @@ def decode(distribution: ArcDistribution, decoding: str) -> Tensor:
 
 
 def batches(sentences: Sequence[Sequence], size: int = 64) -> Iterator[List[int]]:
-    """Numbers of sentences of about the same length."""
+    """Batches of the numbers of sentences of about the same length."""
     order = sorted(range(len(sentences)), key=lambda number: len(sentences[number]))
     for start in range(0, len(order), size):
         yield order[start : start + size]

@@ -1,4 +1,4 @@
-"""Pictures of the scripts: the kind is that of the name's ending, names and tokens are drawn as they are."""
+"""Files of pictures: the suffix of the name is the image format."""
 
 import os
 import warnings
@@ -18,12 +18,12 @@ def check_picture(option: str, path: Optional[str], others: Sequence[str] = ()) 
     """Refuses a picture that could not be written.
 
     Args:
-        option: that names it
-        path: of the picture; None if there is to be none
-        others: endings of what the script can write besides
+        option: the option that names the picture
+        path: of the picture; None for no picture
+        others: suffixes of other files that the script can write
 
     Raises:
-        InputError: the ending is of no kind of picture, or matplotlib is not installed
+        InputError: the suffix is no image format, or matplotlib is not installed
     """
     if path is None:
         return
@@ -39,5 +39,5 @@ def check_picture(option: str, path: Optional[str], others: Sequence[str] = ()) 
 def save_picture(figure, path: str, dpi: float = DOTS_PER_INCH) -> None:
     """Writes a figure of matplotlib beside `path` and moves it into place."""
     with beside(path) as made, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # font_families has said so, once for all of them
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # font_families warns once, for all glyphs
         figure.savefig(made, dpi=dpi, format=kind_of(path))

@@ -4,10 +4,10 @@
     structattn-plot --records attention.jsonl --output attention.html
     structattn-plot --path checkpoint_best.pt --data bin --output attention.png
 
-The sentences come from a file that export_attention.py wrote, or are translated here, as fairseq-generate would. A
+The sentences come from a file that export_attention.py wrote, or are translated here, as by fairseq-generate. A
 picture (.png, .svg, .pdf, …) has a heatmap for each sentence, target tokens down, source tokens across; the segments
-that a chain most likely selects are outlined, trees are arcs above the tokens. A page (.html) has the same for one
-sentence at a time, with a list to search and sort; it is one file and needs neither server nor network.
+that a chain most likely selects are outlined, trees are arcs above the tokens. A page (.html) shows one sentence at a
+time in the same way, and has a list to search and sort; it is one file and needs neither server nor network.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SENTENCES_OF_A_PICTURE = 3
 
 
 class PlotError(InputError):
-    """Why there is nothing to draw, and what to do about it."""
+    """Nothing can be drawn: the reason, and what to do about it."""
 
 
 def chosen(
@@ -108,7 +108,7 @@ def is_page(output: str) -> bool:
 
 
 def records_of(options: argparse.Namespace) -> List[AttentionRecord]:
-    """What is to be shown, from the file of records or by translating."""
+    """The records to draw, from the file of records or by translating."""
     sentences = options.sentences or (None if is_page(options.output) else SENTENCES_OF_A_PICTURE)
     if options.records:
         return chosen(read_records(options.records), options.ids, sentences)
@@ -116,7 +116,7 @@ def records_of(options: argparse.Namespace) -> List[AttentionRecord]:
 
 
 def translated(options: argparse.Namespace, sentences: Optional[int]) -> Iterator[AttentionRecord]:
-    """Records of the translations of the sentences asked for, or of the first `sentences`."""
+    """Records of the translations of the requested sentences, or of the first `sentences`."""
     from fairseq.dataclass.configs import GenerationConfig
 
     from fairseq_structattn.analysis.export_attention import export, load_dataset, load_models
@@ -128,7 +128,7 @@ def translated(options: argparse.Namespace, sentences: Optional[int]) -> Iterato
 
 
 def draw(records: List[AttentionRecord], output: str) -> None:
-    """Writes the picture and prints what is on it."""
+    """Writes the picture and prints which sentences it shows."""
     from fairseq_structattn.analysis.attention_figures import draw_figure, save_figure, title
 
     # importing fairseq can set the root logger to DEBUG, and matplotlib then reports on every font of the machine
@@ -139,7 +139,7 @@ def draw(records: List[AttentionRecord], output: str) -> None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuses what would only fail after the work."""
+    """Refuses options that would only fail after the work."""
     if options.records:
         check_records("--records", options.records)
     check_outputs({"--output": options.output})

@@ -1,10 +1,10 @@
-"""Passes on what fairseq-train prints, with a bar and the time left in place of its lines about training.
+"""Prints the output of fairseq-train, with a progress bar and the time left in place of its lines about training.
 
     fairseq-train … --max-update 500 --log-format simple --log-interval 10 2>&1 |
         python -m fairseq_structattn.analysis.progress 500
 
-In a terminal the bar stays in its place; in a file or a pipe it is a line every ten seconds. Updates of an earlier run
-that a training continues are not counted for the time left.
+In a terminal the bar stays in its place; in a file or a pipe it is a line every ten seconds. The time left is computed
+from the updates of this run only, if the training continues an earlier one.
 """
 
 import argparse
@@ -26,8 +26,8 @@ class Progress:
 
     Args:
         total: updates of the whole training
-        output: where it is drawn
-        clock: seconds
+        output: stream that the bar is written to
+        clock: function that returns the time in seconds
     """
 
     def __init__(self, total: int, output: IO[str], clock: Callable[[], float] = time.monotonic):
@@ -42,7 +42,7 @@ class Progress:
         self.drawn = False
 
     def update(self, done: int, loss: str) -> None:
-        """So many updates are done."""
+        """Shows that so many updates are done."""
         now = self.clock()
         if self.first is None:
             self.first, self.start = done, now
@@ -65,7 +65,7 @@ class Progress:
 
 
 def show(lines: Iterable[str], progress: Progress) -> None:
-    """Draws the lines about training and passes on all others."""
+    """Turns the lines about training into the bar, and prints all others."""
     for line in lines:
         found = TRAINING.search(line)
         if found:

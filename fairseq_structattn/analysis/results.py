@@ -1,8 +1,8 @@
-"""Results of experiments and benchmarks: one file format, how it is written, and the tables made from it.
+"""Results of experiments and benchmarks: the file format, how it is written, and the tables made from it.
 
 A file of results is ``{"command", "versions", "machine", "rows"}``. Rows of an experiment are
-``{system, setting, seed, split, metric, value}``; those of a benchmark have columns of their own. A row that another
-command, other versions or another machine made than the file names has these three in a column ``made_with``.
+``{system, setting, seed, split, metric, value}``; rows of a benchmark have columns of their own. A row that was made by
+another command, other versions or another machine than the file names has these three in a column ``made_with``.
 
     python -m fairseq_structattn.analysis.results score --results R --system S … --bleu BLEU --train-log LOG
     python -m fairseq_structattn.analysis.results table --results R --readme README.md
@@ -35,7 +35,7 @@ PACKAGES = ("torch", "numpy", "sacrebleu", "fairseq", "ve-fairseq", "fairseq-fix
 
 
 def versions(*others: str) -> Dict[str, str]:
-    """Of Python, of the packages that any result depends on, and of `others`, as far as they are installed."""
+    """Versions of Python, of the packages that all results depend on, and of those of `others` that are installed."""
     found = {"python": platform.python_version()}
     for package in (*PACKAGES, *others):
         try:
@@ -46,7 +46,7 @@ def versions(*others: str) -> Dict[str, str]:
 
 
 def machine() -> str:
-    """What ran it: processor, cores, GPU."""
+    """Description of this machine: processor, cores, GPU."""
     import torch
 
     processor = platform.processor() or platform.machine()
@@ -59,7 +59,7 @@ def machine() -> str:
 
 
 def read_results(path: str) -> Dict:
-    """The results in `path`, empty ones if there is no such file."""
+    """The results in `path`; empty results if there is no such file."""
     if not os.path.exists(path):
         return {"command": "", "versions": {}, "machine": "", "rows": []}
     results = read_json(path, "command", "versions", "machine", "rows")
@@ -71,7 +71,7 @@ def read_results(path: str) -> Dict:
 def add_rows(path: str, command: str, rows: List[Dict]) -> None:
     """Adds `rows` to `path`; a row replaces an older one of the same system, setting, seed, split and metric.
 
-    Rows that stay keep their source.
+    Other rows of the file keep their source.
     """
     results = read_results(path)
     columns = ("system", "setting", "seed", "split", "metric")
@@ -87,9 +87,9 @@ def add_rows(path: str, command: str, rows: List[Dict]) -> None:
 
 
 def replace_rows(path: str, content: Dict, same: Sequence[str]) -> None:
-    """Writes results; of an older file at `path` stay the rows that agree with no new one in all the columns `same`.
+    """Writes results; rows of an older file at `path` are replaced by new ones that agree in all columns `same`.
 
-    They keep their source.
+    Rows that are not replaced stay, and keep their source.
     """
     new = {tuple(row[column] for column in same) for row in content["rows"]}
     old = read_results(path)
@@ -103,7 +103,7 @@ def source_of(row: Dict, results: Dict) -> Dict:
 
 
 def _kept(rows: List[Dict], old: Dict, new: Dict) -> List[Dict]:
-    """Rows of the file `old`, to go into the file `new`, each with its source where that is not the file's."""
+    """Rows of the file `old` for the file `new`; a row has its source if it differs from the source of `new`."""
     made = []
     for row in rows:
         source = source_of(row, old)
@@ -114,7 +114,7 @@ def _kept(rows: List[Dict], old: Dict, new: Dict) -> List[Dict]:
 
 
 def log_records(path: str) -> Iterable[Dict]:
-    """The records of a log made with ``--log-format json --log-file``; a last line that was cut off is none."""
+    """The records of a log made with ``--log-format json --log-file``, without a last line that was cut off."""
     for number, line in numbered_lines(path):
         if line.startswith('{"') and line.endswith("\n"):
             try:
@@ -132,13 +132,13 @@ def epochs(path: str, marker: str = "train_wps") -> List[Dict]:
 
 
 def validation(path: str) -> Dict[str, float]:
-    """Of the best epoch by BLEU, as logged with ``--eval-bleu``: BLEU and the mean loss of a word in bits."""
+    """BLEU and mean loss per word in bits of the best epoch by BLEU, as logged with ``--eval-bleu``."""
     best = max(epochs(path, "valid_bleu"), key=lambda record: float(record["valid_bleu"]))
     return {"bleu": float(best["valid_bleu"]), "nll": float(best["valid_nll_loss"])}
 
 
 def score(arguments) -> None:
-    """Adds BLEU with its signature, and the speed of training, of one system."""
+    """Adds BLEU with its signature, and the training speed, of one system."""
     check_inputs({"--bleu": arguments.bleu, "--train-log": arguments.train_log})
     check_outputs({"--results": arguments.results})
     measured = read_json(arguments.bleu, "bleu", "signature")
@@ -163,7 +163,7 @@ def score(arguments) -> None:
     print(f"{arguments.system}, {arguments.setting}, seed {arguments.seed}: BLEU {measured['bleu']}")
 
 
-# What a cell of a table would not show as it is. An underscore within a word stays.
+# Characters that Markdown would not show as they are. An underscore within a word is shown.
 MARKUP = re.compile(r"[\\|`*\[\]~$]|<(?=[\w/!?])|&(?=[#\w])|(?<![^\W_])_|_(?![^\W_])")
 
 
@@ -173,7 +173,7 @@ def markdown_row(cells: Iterable[str]) -> str:
 
 
 def table(results: Dict) -> str:
-    """The rows as a Markdown table, and what they were made with; InputError where there are none."""
+    """The rows as a Markdown table, followed by their sources; InputError if there are no rows."""
     if not results["rows"]:
         raise InputError("--results: no rows to make a table of; run the experiment first")
     measured = [row for row in results["rows"] if not row.get("metric", "").endswith("signature")]
@@ -198,7 +198,7 @@ def _told(source: Dict) -> str:
 
 
 def _sources(results: Dict) -> List[Dict]:
-    """All different ones, in the order of the rows."""
+    """All different sources, in the order of the rows."""
     found = []
     for row in results["rows"]:
         source = source_of(row, results)
@@ -207,14 +207,14 @@ def _sources(results: Dict) -> List[Dict]:
 
 
 def _numbers(rows: List[Dict], results: Dict) -> List[str]:
-    """The cell that tells the sources of `rows` by their numbers; none where all of `results` have the same."""
+    """The cell with the numbers of the sources of `rows`; nothing if all of `results` have the same source."""
     found = _sources(results)
     own = sorted({found.index(source_of(row, results)) + 1 for row in rows})
     return [", ".join(map(str, own))] if len(found) > 1 else []
 
 
 def _plain(rows: List[Dict], results: Dict) -> Tuple[List[str], List[List[str]]]:
-    """A line per row, which all have the columns of the first."""
+    """A table with a line per row and the columns of the first row."""
     columns = [name for name in rows[0] if name != "made_with"]
     lines = [
         ["–" if row.get(name) is None else str(row[name]) for name in columns] + _numbers([row], results)
@@ -228,7 +228,7 @@ def _head(results: Dict) -> List[str]:
 
 
 def _experiment(rows: List[Dict], results: Dict) -> Tuple[List[str], List[List[str]]]:
-    """A line per system and setting, a column per metric, means over seeds."""
+    """A table with a line per system and setting, and a column per metric: means over seeds."""
     columns = list(OrderedDict.fromkeys((row["split"], row["metric"]) for row in rows))
     systems: Dict[Tuple[str, str], List[Dict]] = OrderedDict()
     for row in rows:
@@ -256,7 +256,7 @@ def _cell(values: List[float]) -> str:
 
 
 def split_readme(readme: str) -> Tuple[str, str]:
-    """What stands before and after the table of a README; InputError where there is no place for one."""
+    """The text before and after the table of a README; InputError if it has no markers of a table."""
     text = "".join(line for _, line in numbered_lines(readme))
     if BEGIN not in text or END not in text:
         raise InputError(f"{readme}: no lines {BEGIN} and {END} to put the table between")

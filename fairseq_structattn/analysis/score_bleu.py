@@ -1,12 +1,12 @@
-"""BLEU of what fairseq-generate printed, with sacrebleu's signature.
+"""BLEU of the output of fairseq-generate, with sacrebleu's signature.
 
     structattn-bleu --generated test.txt --reference test.en --tokenize none
 
 The hypotheses are put back in the order of the corpus and compared with the reference file itself rather than with the
-T- lines, in which words the dictionary does not know are replaced. The text of --bpe and --tokenizer is in D- lines,
-which are scored where there are any; the output says which lines were. A missing sentence is an error: a score of what
-is left would look like a score of the whole. With --bootstrap the half width of the 95 % confidence interval is given
-too (Koehn, EMNLP 2004, by sacrebleu).
+T- lines, in which unknown words are replaced. The text of --bpe and --tokenizer is in D- lines, which are scored where
+there are any; the output says which lines were scored. A missing sentence is an error: the score of a part would look
+like a score of the whole. With --bootstrap the half width of the 95 % confidence interval is printed, too (Koehn, EMNLP
+2004, by sacrebleu).
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Dict, List
 from fairseq_structattn.analysis.files import InputError, check_inputs, check_outputs, command, read_lines, write_json
 from fairseq_structattn.analysis.generated import add_lines_option, read_hypotheses
 
-# The bounds of a 95 % interval are the 40th parts of the resamples, which fewer do not have at either end.
+# The bounds of a 95 % interval cut off a 40th of the resamples at either end, so at least 40 are needed.
 LEAST_RESAMPLES = 100
 
 
@@ -24,25 +24,25 @@ def bleu_metric(tokenize: str, **options):
 
     Args:
         tokenize: sacrebleu's tokeniser, ``none`` where tokens are words already
-        options: further ones of sacrebleu
+        options: further options of sacrebleu
 
     Raises:
-        InputError: sacrebleu has no such tokeniser, or it needs what is not installed
+        InputError: sacrebleu has no such tokeniser, or the tokeniser needs a package that is not installed
     """
     from sacrebleu.metrics import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"--tokenize {tokenize}: unknown, choose from {', '.join(sorted(BLEU.TOKENIZERS))}")
     try:
-        # force: text in words is what `--tokenize none` is for, sacrebleu need not warn of it
+        # force: `--tokenize none` is for tokenised text, of which sacrebleu would warn
         return BLEU(tokenize=tokenize, force=True, **options)
-    except Exception as error:  # each tokeniser has its own way to miss what it needs
+    except Exception as error:  # each tokeniser raises its own type for a missing package
         reason = " ".join(str(error).split())
         raise InputError(f"--tokenize {tokenize}: not to be had here ({reason}); choose 13a, intl or none") from None
 
 
 def check_resamples(option: str, count: int, least: int = LEAST_RESAMPLES) -> None:
-    """Refuses a number of resamples or trials that would make numbers of no meaning; 0 is for none, or the default."""
+    """Refuses too few resamples or trials for a meaningful result; 0 is for none, or the default."""
     if count < 0 or 0 < count < least:
         raise InputError(f"{option} {count}: too few to tell anything; give {least} or more, better 1000")
 
@@ -75,7 +75,7 @@ def score(hypotheses: List[str], references: List[str], tokenize: str, bootstrap
 
 
 def read_references(path: str) -> List[str]:
-    """The lines of a reference; InputError where there are none."""
+    """The lines of a reference; InputError if it is empty."""
     references = read_lines(path)
     if not references:
         raise InputError(f"--reference {path}: the file is empty")

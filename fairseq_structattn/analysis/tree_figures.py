@@ -1,19 +1,19 @@
-"""Dependency trees in matplotlib: arcs above tokens, from a head to its word, as opaque as they are probable."""
+"""Dependency trees in matplotlib: arcs above tokens, from head to dependent; probable arcs are more opaque."""
 
 from typing import Iterator, List, NamedTuple, Optional
 
 NEIGHBOUR_HEIGHT = 0.17  # inches, of an arc between neighbours
 GROWTH = 0.62  # height as a power of distance: below 1, so that long sentences stay flat
 ROOM = 0.14  # inches, above the highest arc
-SIDESTEP = 0.14  # of a token's width: arcs leave a head beside the place where its own arrives
+SIDESTEP = 0.14  # of a token's width: arcs leave a head beside the end of the arc from its own head
 LEAST_PROBABILITY = 0.02
-FAINTEST_BEST = 0.3  # opacity: an arc of the best tree is seen even where it is improbable
+FAINTEST_BEST = 0.3  # least opacity of the arcs of the best tree, so that improbable ones are visible
 COLOUR = "tab:blue"
 BEST_COLOUR = "tab:orange"
 
 
 class Arc(NamedTuple):
-    """From a head to its word, words counted from 0; the head of a root word is None."""
+    """An arc from a head to a word, counted from 0; the head of a root word is None."""
 
     head: Optional[int]
     word: int
@@ -22,12 +22,12 @@ class Arc(NamedTuple):
 
 
 def arcs_of(heads: List[int], marginals: Optional[List[List[float]]] = None) -> Iterator[Arc]:
-    """The arcs worth drawing, those of the best tree last, so that they lie on top.
+    """The arcs to draw, those of the best tree last, so that they lie on top.
 
     Args:
         heads: of each word, 0 for the root and i for word i, counted from 1
-        marginals: ``[head][word]``, the root first; without them only the best tree is there, each arc with
-            probability 1
+        marginals: ``[head][word]``, the root first; without marginals only the arcs of the best tree are drawn, each
+            with probability 1
     """
     if marginals is not None:
         for head, row in enumerate(marginals):
@@ -40,23 +40,23 @@ def arcs_of(heads: List[int], marginals: Optional[List[List[float]]] = None) -> 
 
 
 def arc_height(arc: Arc) -> float:
-    """In inches; 0 for an arc from the root, which comes down from above the others."""
+    """Height in inches; 0 for an arc from the root, which is vertical and comes from above the others."""
     return 0.0 if arc.head is None else NEIGHBOUR_HEIGHT * abs(arc.head - arc.word) ** GROWTH
 
 
 def tree_height(heads: List[int], marginals: Optional[List[List[float]]] = None) -> float:
-    """Inches that the arcs take."""
+    """Height of all arcs, in inches."""
     return max([NEIGHBOUR_HEIGHT] + [arc_height(arc) for arc in arcs_of(heads, marginals)]) + ROOM
 
 
 def draw_tree(
     axes, columns: int, heads: List[int], marginals: Optional[List[List[float]]] = None, beside: bool = False
 ) -> None:
-    """Arcs over tokens at 0, 1, … `columns` − 1, in axes that they have for themselves.
+    """Draws arcs over tokens at 0, 1, … `columns` − 1, in axes for this tree alone.
 
-    Arcs of the best tree have a colour of their own; a vertical arrow is an arc from the root. See `arcs_of` for
-    `heads` and `marginals`; there may be fewer words than columns. With `beside`, tokens stand below each other and the
-    arcs to their right.
+    Arcs of the best tree have another colour; a vertical arrow is an arc from the root. See `arcs_of` for `heads` and
+    `marginals`; there may be fewer words than columns. With `beside`, the tokens form a column, and the arcs are to its
+    right.
     """
     top = tree_height(heads, marginals)
     if beside:
@@ -71,13 +71,13 @@ def draw_tree(
 
 
 def arc_path(arc: Arc, top: float):
-    """The line of an arc, from its head to its word; `top` is where arcs from the root begin."""
+    """The line of an arc, from its head to its word; arcs from the root begin at height `top`."""
     from matplotlib.path import Path
 
     if arc.head is None:
         return Path([(arc.word, top), (arc.word, 0)])
     start = arc.head + (SIDESTEP if arc.word > arc.head else -SIDESTEP)
-    control = arc_height(arc) * 4 / 3  # of a cubic curve that is to rise to arc_height
+    control = arc_height(arc) * 4 / 3  # of a cubic curve whose maximum is arc_height
     points = [(start, 0), (start, control), (arc.word, control), (arc.word, 0)]
     return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
 

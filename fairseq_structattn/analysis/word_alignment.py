@@ -5,25 +5,24 @@
     … --source-words characters --source-text test.segmented.ja --target-words tokens
     … --source-words sentencepiece --source-text test.segmented.ja --target-words tokens
 
-prints one line a record of export_attention.py, in their order: links ``i-j`` in the manner of Pharaoh, source word i
-to target word j, both counted from 0. Each target word is linked with the source word that it attends to most; one that
-attends to no word at all is left out, and so is the end of the sentence, its last token ``</s>``, as in fairseq's
+prints one line per record of export_attention.py, in their order: links ``i-j`` in the Pharaoh format, source word i
+to target word j, both counted from 0. Each target word is linked with the source word that it attends to most. A target
+word that attends to no word is left out, and so is the end of the sentence, its last token ``</s>``, as in fairseq's
 --print-alignment hard. A ``</s>`` elsewhere, or ``<pad>``, is a token like any other.
 
 How tokens make words:
 
-``tokens``         each is one
-``sentencepiece``  a word begins where a piece begins with ▁; pieces of bytes such as <0xE3> are read as text. With
-                   --source-text or --target-text words are those of a text, whose spaces the pieces need not know; a
-                   piece that spans several makes one of them
-``subword_nmt``    a piece that ends in @@ goes on in the next
-``characters``     a word begins behind a space, which is a token ▁ or what --space names; where the corpus was rid of
-                   spaces, --source-text or --target-text has the words, one sentence a line, as the data was before
+``tokens``         each token is a word
+``sentencepiece``  a word begins where a piece begins with ▁; pieces of bytes such as <0xE3> are decoded. --source-text
+                   or --target-text gives words whose spaces the pieces do not have; words that share a piece become one
+``subword_nmt``    a piece that ends in @@ is joined with the next
+``characters``     a word begins after a space, which is the token ▁ or the one that --space names; for a corpus without
+                   spaces, --source-text or --target-text gives the original words, one sentence per line
 
 Weights of words: the columns of a word's tokens are summed, its rows averaged (Clark et al. 2019, What Does BERT Look
 At? An Analysis of BERT's Attention, section 4): attention to a word is attention to any part of it, and rows keep their
-sum. --rows max takes the largest row in each column instead. --merged FILE writes the records with words for tokens and
-the weights of words, which can be drawn like others.
+sum. --rows max takes the maximum over the rows in each column instead. --merged FILE writes records of words with their
+weights, which can be drawn like other records.
 """
 
 import argparse
@@ -52,7 +51,7 @@ BYTES = re.compile(f"(?:{BYTE.pattern})+")
 
 
 class AlignmentError(InputError):
-    """Why words cannot be told, and what to do about it."""
+    """The words of tokens cannot be found: the reason, and what to do about it."""
 
 
 class Word(NamedTuple):
@@ -71,9 +70,9 @@ def token_words(tokens: Sequence[str]) -> List[Word]:
 def sentencepiece_words(pieces: Sequence[str]) -> List[Word]:
     """Words that begin where a piece begins with ▁.
 
-    What the dictionary did not know, ``<unk>``, goes on with the word before it, as in the text that fairseq makes of
-    it. A ▁ without letters, or several in a row, belong to the word behind them, or at the end of a sentence to the one
-    before: words are what spaces separate in the text.
+    An unknown piece, ``<unk>``, continues the word before it, as in the text that fairseq makes of the pieces. A ▁
+    without letters, or several in a row, belong to the next word, or at the end of a sentence to the last: words are
+    separated by spaces in the text.
 
     Raises:
         AlignmentError: a piece spans a space
@@ -89,18 +88,18 @@ def sentencepiece_words(pieces: Sequence[str]) -> List[Word]:
 
 
 def subword_nmt_words(pieces: Sequence[str]) -> List[Word]:
-    """Words whose pieces but the last end in @@."""
+    """Words from pieces; all pieces of a word but the last end in @@."""
     begins = [True] + [not piece.endswith(CONTINUED) for piece in pieces[:-1]]
     return _words(pieces, begins, lambda piece: piece[: -len(CONTINUED)] if piece.endswith(CONTINUED) else piece)
 
 
 def character_words(characters: Sequence[str], space: str = SPACE) -> List[Word]:
-    """Words between tokens `space`, which belong to the word behind them, or at the end to the one before."""
+    """Words between tokens `space`; a space belongs to the next word, or at the end to the last."""
     return _at_spaces(characters, [one == space for one in characters], lambda one: "" if one == space else one)
 
 
 def words_of_text(characters: Sequence[str], text: str) -> List[Word]:
-    """Words of `text`, which has the same characters, and spaces; ``<unk>`` stands for any one of them.
+    """Words of `text`, which has the same characters and spaces; ``<unk>`` stands for any one character.
 
     Raises:
         AlignmentError: `text` has other characters
@@ -122,8 +121,8 @@ def words_of_text(characters: Sequence[str], text: str) -> List[Word]:
 def words_of_pieces(pieces: Sequence[str], text: str) -> List[Word]:
     """Words of `text` from pieces that sentencepiece found in it, or in the same text without its spaces.
 
-    Where a piece spans words, they are one. Characters are compared as sentencepiece normalises them (NFKC); ``<unk>``
-    stands for any that there are.
+    Words that share a piece become one. Characters are compared as sentencepiece normalises them (NFKC); ``<unk>``
+    stands for any characters.
 
     Raises:
         AlignmentError: `text` has other characters
@@ -137,7 +136,7 @@ def words_of_pieces(pieces: Sequence[str], text: str) -> List[Word]:
     starts_of_words = {len("".join(words[:count])) for count in range(1, len(words))}
     begins, begun = [], 0
     for number in range(1, len(pieces) + 1):
-        # a ▁ alone has no characters: it goes with the piece behind it, at the end with the one before
+        # a ▁ alone has no characters: it is joined with the next piece, at the end with the last
         begins.append(number == 1 or (found.start(number) > begun and found.start(number) in starts_of_words))
         begun = found.start(number) if begins[-1] else begun
     return _words(bare, begins, str)
@@ -168,7 +167,7 @@ def _words(tokens: Sequence[str], begins: List[bool], text_of: Callable[[str], s
 
 
 def _decode(text: str) -> str:
-    """Text in which bytes such as <0xE3><0x81><0x82> have become characters; what is no UTF-8 becomes �."""
+    """The text with bytes such as <0xE3><0x81><0x82> decoded; bytes that are no UTF-8 become �."""
     return BYTES.sub(
         lambda run: bytes(int(byte, 16) for byte in BYTE.findall(run.group())).decode("utf-8", "replace"), text
     )
@@ -179,7 +178,7 @@ def merge(weights: Matrix, source: List[Word], target: List[Word], rows: str = "
 
     Args:
         weights: ``[target token][source token]``
-        source, target: words, a part of the tokens or all
+        source, target: words of some or all tokens
         rows: ``"mean"`` or ``"max"`` of a word's rows; columns are summed
     """
     summed = [[sum(row[word.start : word.end]) for word in source] for row in weights]
@@ -191,7 +190,7 @@ def _of_rows(column: Tuple[float, ...], rows: str) -> float:
 
 
 def links(weights: Matrix) -> List[Tuple[int, int]]:
-    """The strongest source word of each target word that has one, as pairs (source, target); the first of equals."""
+    """Pairs (source, target) of each target word and the source word of its largest weight, the first of equals."""
     found = []
     for step, row in enumerate(weights):
         strongest = max(range(len(row)), key=row.__getitem__, default=None)
@@ -229,7 +228,7 @@ class Side(NamedTuple):
 
 
 def merged(record: AttentionRecord, source: Side, target: Side, rows: str = "mean") -> AttentionRecord:
-    """A record with words for tokens: weights and the reference; what else is told of tokens is not told of words.
+    """A record of words instead of tokens, with their weights and the reference; other fields of tokens are None.
 
     ``</s>`` stays where it was, last.
     """
@@ -258,7 +257,7 @@ def _with_end(side: Side, tokens: List[str], sentence: int) -> List[Word]:
 def alignment(record: AttentionRecord, words: AttentionRecord) -> List[Tuple[int, int]]:
     """Links between the words of a record of tokens, `words` being the :func:`merged` one.
 
-    Whether a side has an end is asked of the tokens: those of a sentence that was cut off may spell ``</s>``.
+    Whether a side ends in ``</s>`` is decided from the tokens: the words of a sentence that was cut off may spell it.
     """
     rows, columns = (
         len(merged_side) - (len(tokens) - len(without_end(tokens)))
@@ -270,7 +269,7 @@ def alignment(record: AttentionRecord, words: AttentionRecord) -> List[Tuple[int
 def aligned(
     records: Iterable[AttentionRecord], source: Side, target: Side, rows: str, output
 ) -> Iterator[AttentionRecord]:
-    """The merged records, whose alignments are written to the file `output` as they pass."""
+    """Yields the merged records, and writes their alignments to the file `output`."""
     for record in records:
         words = merged(record, source, target, rows)
         output.write(pharaoh(alignment(record, words)) + "\n")
