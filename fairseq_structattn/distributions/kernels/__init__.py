@@ -1,1 +1,1 @@
-"""What the kernels of all models share: numba's on the CPU, Triton's on GPUs."""
+"""Code shared by the kernels of all models, in numba for the CPU and in Triton for GPUs."""

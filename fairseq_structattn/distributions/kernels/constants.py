@@ -1,4 +1,4 @@
-"""Numbers that the kernels of both compilers name."""
+"""Constants used by the kernels of both compilers."""
 
 import math
 

@@ -1,14 +1,14 @@
-"""Machine code that outlives the process: kept in the user's cache folder, and taken from there by every checkout.
+"""Cache of machine code on disk, in the user's cache folder, shared by all checkouts.
 
-numba keeps it beside the sources, where an uninstallation leaves it, by the content of a single file. Here a file is
-named by all that its code depends on: what the kernel and its subroutines, and theirs, do, the constants that they
-name, how they are compiled, the types of the arguments, the processor, and the versions of Python, numba, llvmlite and
-numpy. So nothing is compiled again because something else has changed, and processes that compile the same kernel at
-the same time write the same file, beside it and moved into place.
+numba's own cache lies beside the sources, where an uninstallation leaves it, and its key is the content of one source
+file. Here the key is all that the machine code depends on: the code of the kernel and of all its subroutines, the
+constants that they use, compiler options, argument types, the processor, and the versions of Python, numba, llvmlite
+and numpy. So a kernel is compiled again only if one of these has changed. Processes that compile the same kernel at the
+same time write the same file: each writes a temporary file and moves it into place.
 
 Folder: ``$STRUCTATTN_CACHE``, else ``$NUMBA_CACHE_DIR``, else ``fairseq_structattn`` in the user's cache folder
-(``$XDG_CACHE_HOME`` or ``~/.cache``; ``~/Library/Caches``; ``%LOCALAPPDATA%``). It may be deleted at any time. Where it
-cannot be written, code is compiled by every process anew.
+(``$XDG_CACHE_HOME`` or ``~/.cache``; ``~/Library/Caches``; ``%LOCALAPPDATA%``). It may be deleted at any time. If it is
+not writable, every process compiles anew.
 """
 
 import functools
@@ -23,11 +23,11 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Iterator, Optional, Tuple
 
-# fairseq may import the package by another name.
+# fairseq may import the package under another name.
 PACKAGE = __name__.split(".")[0]
 FOLDER = "fairseq_structattn"
 DIGEST_BYTES = 32
-# Of one kernel: what has not been used for so long goes when something new comes, and so does the oldest of too many.
+# Limits for each kernel: saving a file deletes those unused for this long, and the oldest if there are too many.
 DAYS_UNUSED = 30
 MOST_FILES = 32
 
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 class KernelCache:
-    """What a dispatcher of numba asks for machine code before it compiles (numba's ``FunctionCache`` is another).
+    """The cache of a numba dispatcher, in place of numba's ``FunctionCache``.
 
     Args:
-        dispatcher: of the kernel, with its options
+        dispatcher: the kernel's dispatcher, with its options
     """
 
     def __init__(self, dispatcher):
@@ -46,13 +46,13 @@ class KernelCache:
 
     @property
     def cache_path(self) -> Optional[str]:
-        """The folder of this kernel, ``None`` where none can be had."""
+        """The folder of this kernel; ``None`` if no cache folder is writable."""
         top = folder()
         name = f"{self._dispatcher.py_func.__module__}.{self._dispatcher.py_func.__qualname__}"
         return str(top / name) if top else None
 
     def load_overload(self, signature, target_context):
-        """The compiled kernel for ``signature``, or ``None`` if it has to be compiled, of which the user is told."""
+        """The compiled kernel for ``signature``; ``None``, after telling the user, if it has to be compiled."""
         from numba.core.compiler import CompileResult
 
         target_context.refresh()
@@ -62,14 +62,14 @@ class KernelCache:
                 return CompileResult._rebuild(target_context, *payload)
             except FileNotFoundError:
                 pass
-            # Whatever is wrong with a file, to compile is always possible.
+            # Whatever is wrong with a file, the kernel can be compiled.
             except Exception as error:
                 logger.debug("machine code that cannot be read: %r", error)
         tell()
         return None
 
     def save_overload(self, signature, result) -> None:
-        """Keep what was compiled for ``signature``; quietly not, where it cannot be."""
+        """Save the code compiled for ``signature``; failures are silent."""
         from numba.core.serialize import dumps
 
         if self.cache_path is None or result.library.has_dynamic_globals:
@@ -81,13 +81,13 @@ class KernelCache:
             logger.debug("cannot keep machine code: %s", error)
 
     def flush(self) -> None:
-        """Forget all code of this kernel."""
+        """Delete all code of this kernel."""
         if self.cache_path is not None:
             for path in Path(self.cache_path).glob("*.bin"):
                 _remove(path)
 
     def enable(self) -> None:
-        """Part of what numba expects."""
+        """Does nothing; numba's interface requires it."""
 
     disable = enable
 
@@ -97,7 +97,7 @@ class KernelCache:
 
 
 def folder() -> Optional[Path]:
-    """Where machine code is kept, made if need be, or ``None`` if nothing can be written there."""
+    """The cache folder, created if necessary; ``None`` if it is not writable."""
     from numba.core import config
     from numba.misc.appdirs import AppDirs
 
@@ -107,7 +107,7 @@ def folder() -> Optional[Path]:
 
 @functools.lru_cache(maxsize=None)
 def _writable(path: str) -> Optional[Path]:
-    # A tilde that is still there belongs to a user without a home.
+    # A tilde remains if the user has no home folder.
     if path.startswith("~"):
         return None
     try:
@@ -120,7 +120,7 @@ def _writable(path: str) -> Optional[Path]:
 
 @functools.lru_cache(maxsize=None)
 def tell() -> None:
-    """Say, once in a process, that kernels are being compiled and where the machine code will be."""
+    """Report, once in a process, that kernels are being compiled and where their code is saved."""
     message = "compiling kernels for this processor, which takes some seconds"
     if folder() is None:
         message += " in every process: no place to keep them can be written to, STRUCTATTN_CACHE may name one"
@@ -133,7 +133,7 @@ def tell() -> None:
 
 
 def stamp(dispatcher) -> str:
-    """A digest of all that decides about a kernel's machine code, but for its arguments' types and the processor."""
+    """A digest of all that determines a kernel's machine code, except its argument types and the processor."""
     parts = set(_versions())
     seen, waiting = {id(dispatcher)}, [dispatcher]
     while waiting:
@@ -162,7 +162,7 @@ def _versions() -> Iterator[str]:
 
 
 def _function_of(value) -> Optional[FunctionType]:
-    """The function of this package behind a dispatcher, an intrinsic or itself; ``None`` for anything else."""
+    """The function of this package that ``value`` is, dispatches to or implements; ``None`` for anything else."""
     function = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value
     # numba's own functions come with its version.
     own = isinstance(function, FunctionType) and (value is not function or _is_own(function.__module__))
@@ -174,13 +174,13 @@ def _is_own(module: str) -> bool:
 
 
 def _code(code: CodeType) -> Tuple:
-    """What a function does, wherever it stands in whatever file."""
+    """The code of a function, independent of its file and line."""
     constants = [_code(part) if isinstance(part, CodeType) else _description(part) for part in code.co_consts]
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
 
 
 def _used_by(function: FunctionType) -> Iterator[Tuple[str, Any]]:
-    """Names and values of the globals and of the enclosing variables that a function may use."""
+    """Names and values of the globals and closure variables that a function may use."""
     names = set(_names(function.__code__))
     scopes = [function.__globals__]
     for name in names & set(function.__globals__):
@@ -201,14 +201,14 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _description(value) -> str:
-    """The same in every process: without addresses, and without the order of a set."""
+    """A text that is the same in every process: without addresses, and independent of the order of sets."""
     if isinstance(value, (set, frozenset)):
         return repr(sorted(map(_description, value)))
     if hasattr(value, "tobytes"):
         return f"{value.dtype} {value.shape} {value.tobytes()!r}"
     if isinstance(value, (FunctionType, ModuleType, type)):
         return f"{getattr(value, '__module__', '')}.{value.__name__}"
-    # How numba treats values of a type of this package is written beside the type.
+    # For a type of this package, the module that defines it also defines how numba compiles it.
     where = type(value).__module__
     return repr(value) + (_digest(sys.modules[where].__file__) if _is_own(where) else "")
 
@@ -219,7 +219,7 @@ def _digest(path: str) -> str:
 
 
 def _read(path: Path):
-    """What :func:`_write` was given; an error if that is not what is there."""
+    """The object that :func:`_write` saved; raises if the file is damaged."""
     content = path.read_bytes()
     digest, data = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
     if digest != hashlib.sha256(data).digest():
@@ -232,7 +232,7 @@ def _touch(path: Path) -> None:
     try:
         os.utime(path)
     except OSError:
-        # Somebody else's, such as an image's: never pruned by this user either.
+        # The file belongs to another user (in a container image, say), so this user never deletes it either.
         pass
 
 

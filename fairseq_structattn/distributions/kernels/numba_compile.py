@@ -2,7 +2,7 @@
 
 numba's own parallel loops need an OpenMP or TBB library on the machine; without one, numba uses a work queue that
 aborts the process when two Python threads enter it, as autograd's may. So each kernel here is a serial loop over some
-items of a batch that lets go of the interpreter lock, and a pool of ``torch.get_num_threads()`` threads shares them.
+items of a batch that releases the interpreter lock, and a pool of ``torch.get_num_threads()`` threads shares the items.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ import torch
 
 from .numba_cache import KernelCache
 
-# Enough to share out unequal items, few enough for the cost of a call.
+# Enough parts to balance unequal items, few enough that the cost of a call does not matter.
 PARTS_PER_THREAD = 4
 OBJECTS_PER_COLLECTION = 50000
 
 
 @functools.lru_cache(maxsize=None)
 def available() -> bool:
-    """Whether numba can be imported; a release too old for the installed numpy cannot."""
+    """Whether numba can be imported, which fails if it is too old for the installed numpy."""
     try:
         import numba  # noqa: F401
     except ImportError:
@@ -33,10 +33,10 @@ def available() -> bool:
 
 
 def kernel(function: Callable) -> Callable:
-    """Decorator: compile at the first call, of which the user is told, and keep the machine code on disk.
+    """Decorator: compile at the first call, which is reported to the user, and keep the machine code on disk.
 
-    For the sake of vector instructions, sums may be reordered, and a division by 0 raises nothing; nothing is assumed
-    about infinities or NaN.
+    To allow vector instructions, sums may be reordered and division by 0 does not raise. Numbers may be infinite or
+    NaN.
     """
     compiled = _compiler(no_cfunc_wrapper=True)(function)
     compiled._cache = KernelCache(compiled)
@@ -52,14 +52,14 @@ def kernel(function: Callable) -> Callable:
 
 @contextlib.contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Let Python look for unused cycles of objects less often: numba makes so many objects that it would look through
-    all those of PyTorch again and again, for a tenth of the time."""
+    """Run the cyclic garbage collector less often: numba creates so many objects that the collector would scan all
+    objects of PyTorch again and again, for a tenth of the compile time."""
     from numba.core.compiler_lock import global_compiler_lock
 
-    # One thread at a time compiles, and no other takes the change for what was there before.
+    # Under numba's compiler lock no other thread reads the changed threshold as the original one.
     with global_compiler_lock:
         before = gc.get_threshold()
-        # 0: no collections at all.
+        # A threshold of 0 means that collection is off, and stays.
         gc.set_threshold(before[0] and max(before[0], OBJECTS_PER_COLLECTION), *before[1:])
         try:
             yield
@@ -68,15 +68,15 @@ def _rare_collections() -> Iterator[None]:
 
 
 def subroutine(function: Callable) -> Callable:
-    """Decorator: a part of kernels, compiled and kept with each of them. It may take other subroutines as arguments.
+    """Decorator: a subroutine of kernels, compiled and cached with each of them. Its arguments may be subroutines too.
 
-    Python itself cannot call it, but for ``py_func``.
+    Python cannot call it, except its ``py_func``.
     """
     return _part(function)
 
 
 def inlined(function: Callable) -> Callable:
-    """Decorator: a small subroutine that becomes part of the loop that calls it, so that the loop can be vectorised."""
+    """Decorator: a small subroutine inlined into the loop that calls it, so that the loop can be vectorised."""
     return _part(function, forceinline=True)
 
 
@@ -90,27 +90,27 @@ def _part(function: Callable, **options) -> Callable:
 def _compiler(**options) -> Callable:
     import numba
 
-    # It reports each step of a compilation to whoever listens to all messages, as fairseq's tools do.
+    # numba logs each step of a compilation, which fairseq's tools would print.
     logging.getLogger("numba").setLevel(logging.WARNING)
     return numba.njit(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy", **options)
 
 
 def kernel_if_available(function: Callable) -> Callable:
-    """Decorator: :func:`kernel` where there is numba; elsewhere the function stays as it is, at the speed of Python."""
+    """Decorator: :func:`kernel` if numba is installed; otherwise the function stays in Python."""
     return kernel(function) if available() else function
 
 
 def subroutine_if_available(function: Callable) -> Callable:
-    """Decorator: likewise :func:`subroutine`."""
+    """Decorator: :func:`subroutine` if numba is installed; otherwise the function stays in Python."""
     return subroutine(function) if available() else function
 
 
 def over_batch(kernel: Callable, batch: int, *arguments) -> None:
-    """Call ``kernel(first, stride, *arguments)`` so often that all items ``range(first, batch, stride)`` are treated.
+    """Call ``kernel(first, stride, *arguments)``, which treats items ``range(first, batch, stride)``, for all items.
 
-    Threads take parts as they come: one that has to wait for a processor, as PyTorch's own threads keep theirs busy for
-    a while after an operation, leaves the work to the others. Items are dealt out to the parts in turn, so that a batch
-    sorted by length is shared out evenly.
+    Threads take one part after the other, so a thread that waits for a processor (PyTorch's own threads stay busy for a
+    while after an operation) leaves its work to the others. Items are assigned to the parts in turn, so that a batch
+    sorted by length is divided evenly.
     """
     workers = min(torch.get_num_threads(), batch)
     parts = min(PARTS_PER_THREAD * workers, batch) if workers > 1 else 1
@@ -128,13 +128,13 @@ def over_batch(kernel: Callable, batch: int, *arguments) -> None:
 
 
 def _helpers(work: Callable, count: int) -> List[Future]:
-    """Threads that do the same work as the caller; fewer, or none, where Python starts no more of them."""
+    """Threads that do the same work as the caller: ``count``, or fewer if Python cannot start so many."""
     helpers = []
     try:
         for _ in range(count):
             helpers.append(_pool(count).submit(work))
     except RuntimeError:
-        # The main thread has ended, or the system has no thread left. The caller does alone what nobody else takes.
+        # The main thread has ended, or the system has no thread left. The caller does the remaining work alone.
         pass
     return helpers
 

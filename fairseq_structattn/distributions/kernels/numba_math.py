@@ -1,7 +1,7 @@
 """exp, log and copies that LLVM turns into vector instructions, for kernels compiled with numba.
 
-A call of the C library's functions would keep a loop from being vectorised. These are a reduction of the argument and a
-series, without branch or memory access; errors stay within a few units in the last place of a float64.
+Calls of the C library's functions keep a loop from being vectorised. The functions here consist of an argument
+reduction and a series, without branches or memory access. Errors are within a few units in the last place of a float64.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 from .constants import LOG2_E
 from .numba_compile import inlined
 
-# log 2 as a sum whose first term has 33 digits, so that its multiples by whole numbers of 20 digits are exact.
+# log 2 as a sum. The first term has 33 significant bits, so its products with integers of 20 bits are exact.
 LOG_2_HIGH = 0.6931471804855391
 LOG_2_LOW = 7.440617110012397e-11
 LEAST_ARGUMENT = -708.0
@@ -22,8 +22,8 @@ BITS_OF_SQRT_HALF = int(np.float64(math.sqrt(0.5)).view(np.int64))
 
 @inlined
 def copy(source, target):
-    """``target[:] = source`` for rows of the same length, without the message about other lengths, which numba compiles
-    with every such assignment and which takes more than a second."""
+    """``target[:] = source`` for rows of equal length. numba would compile an error message for unequal lengths with
+    every such assignment, which takes more than a second."""
     for i in range(target.shape[0]):
         target[i] = source[i]
 
@@ -48,13 +48,13 @@ def exp(x):
     series = 1 / 2 + r * series
     series = 1 + r * (1 + r * series)
     scale = np.int64((np.int64(power) + EXPONENT_OF_ONE) << FRACTION_BITS).view(np.float64)
-    # NaN fails the comparison and goes through.
+    # NaN fails the comparison and is propagated.
     return 0.0 if x < LEAST_ARGUMENT else series * scale
 
 
 @inlined
 def log(x):
-    """log x for x positive, finite and not denormal, NaN for NaN, and otherwise some number."""
+    """log x for positive, finite, normal x; NaN for NaN; unspecified for other x."""
     bits = np.float64(x).view(np.int64)
     power = (bits - BITS_OF_SQRT_HALF) >> FRACTION_BITS
     fraction = np.int64(bits - (power << FRACTION_BITS)).view(np.float64)
@@ -70,5 +70,5 @@ def log(x):
     series = 1 / 7 + square * series
     series = 1 / 5 + square * series
     series = 1 / 3 + square * series
-    # The last term is 0, or NaN, whose bits would otherwise be taken for a number.
+    # The last term is 0, or NaN if x is NaN, whose bits would otherwise be read as a number.
     return power * LOG_2_HIGH + (power * LOG_2_LOW + 2 * s * (1 + square * series)) + 0 * x

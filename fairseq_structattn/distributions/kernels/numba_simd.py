@@ -1,7 +1,7 @@
-"""Vector registers in numba kernels: eight float64 numbers side by side, a ``Lanes`` value.
+"""Vector registers in numba kernels: a ``Lanes`` value is eight float64 numbers.
 
-numba leaves vector instructions to LLVM's loop vectoriser, which keeps no eight sums in one register while a loop adds
-to them. These few operations, emitted as LLVM vector code, do. LLVM splits them where registers are narrower.
+numba leaves vector instructions to LLVM's loop vectoriser, which does not keep eight sums in a register while a loop
+adds to them. The operations here emit LLVM vector code that does. LLVM splits it if registers are narrower.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ _VECTOR = ir.VectorType(ir.DoubleType(), LANES)
 _INTEGERS = ir.VectorType(ir.IntType(64), LANES)
 
 # 2^e for an integer e has the bits (e + 1023) << 52. Adding this number to e leaves e + 1023 in the lowest bits of the
-# sum, from where the shift takes them.
+# sum, which are then shifted into place.
 _INTEGER_TO_BITS = 2.0**52 + 2.0**51 + 1023
 
 
@@ -40,8 +40,8 @@ class _LanesModel(models.PrimitiveModel):
 
 @subroutine
 def empty_lanes(count):
-    """An empty float64 array of ``count`` numbers, which begins with a cache line: what is read from two lines takes
-    twice as long."""
+    """An empty float64 array of ``count`` numbers, aligned to a cache line: a read across two lines takes twice as
+    long."""
     room = np.empty(count + LANES)
     skipped = -(room.ctypes.data // BYTES) % LANES
     return room[skipped : skipped + count]
@@ -49,7 +49,7 @@ def empty_lanes(count):
 
 @intrinsic
 def load(typing_context, array, start):
-    """``array[start : start + 8]`` of a contiguous float64 array; nothing is checked."""
+    """``array[start : start + 8]`` of a contiguous float64 array, without checks."""
 
     def generate(context, builder, signature, arguments):
         return builder.load(_pointer(context, builder, signature, arguments), align=8)
@@ -113,7 +113,7 @@ def multiply(typing_context, a, b):
 
 @intrinsic
 def multiply_add(typing_context, a, b, c):
-    """a · b + c, rounded once where the processor can."""
+    """a · b + c, rounded once if the processor supports it."""
 
     def generate(context, builder, signature, arguments):
         product = builder.fmul(arguments[0], arguments[1], flags=("contract",))
@@ -124,7 +124,7 @@ def multiply_add(typing_context, a, b, c):
 
 @intrinsic
 def maximum(typing_context, a, b):
-    """The larger of each two."""
+    """The larger of each pair."""
 
     def generate(context, builder, signature, arguments):
         a, b = arguments
@@ -135,7 +135,7 @@ def maximum(typing_context, a, b):
 
 @intrinsic
 def power_of_two(typing_context, exponent):
-    """2 to the power of integers: 0 below −1022, 1 above 0; also 0 for NaN and infinities."""
+    """2 to the power of integers: 0 below −1022, 1 above 0, and 0 for NaN and infinities."""
 
     def generate(context, builder, signature, arguments):
         (exponent,) = arguments

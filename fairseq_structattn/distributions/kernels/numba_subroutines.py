@@ -1,8 +1,8 @@
-"""Subroutines that are compiled for kernels only: for these to take in, not to be run.
+"""Compilation of subroutines that are only linked into kernels and never called from Python.
 
-numba treats every function that it compiles as if Python might call it: it is optimised, turned into machine code with
-an entry for Python and another for C, and then copied into each function that calls it, to be optimised and turned into
-machine code there once more. Half of the time that kernels take to compile goes into code that nothing ever runs.
+numba compiles every function as if Python might call it: it optimises the function and generates machine code with an
+entry for Python and one for C. Then it copies the function into each caller, and optimises and generates code once
+more. Half of the compile time of the kernels would go into code that is never run.
 """
 
 import weakref
@@ -16,15 +16,15 @@ NO_ADDRESS = 0
 
 
 def for_kernels_only(dispatcher) -> Callable:
-    """The dispatcher of a function compiled with :data:`OPTIONS` and :class:`SubroutineCompiler`; Python's calls, which
-    would end the process, raise ``TypeError``."""
+    """The dispatcher of a function compiled with :data:`OPTIONS` and :class:`SubroutineCompiler`. A call from Python,
+    which would crash the process, raises ``TypeError``."""
     name = dispatcher.py_func.__name__
 
     def refuse(*arguments, **named):
         raise TypeError(f"{name} is compiled as a part of kernels only; Python may call {name}.py_func")
 
     def add_overload(result) -> None:
-        # Not among what the dispatcher may call.
+        # Unlike numba's own method, this one does not make the result callable from Python.
         dispatcher.overloads[tuple(result.signature.args)] = result
 
     dispatcher._compile_for_args, dispatcher.add_overload = refuse, add_overload
@@ -32,7 +32,7 @@ def for_kernels_only(dispatcher) -> Callable:
 
 
 class SubroutineCompiler(Compiler):
-    """numba's compiler, but for what becomes of the code."""
+    """numba's compiler with :class:`_Library` as its output."""
 
     def __init__(self, typing_context, target_context, library, *others, **named):
         if library is None:
@@ -42,7 +42,7 @@ class SubroutineCompiler(Compiler):
 
 
 class _Library(JITCodeLibrary):
-    """Optimised code for other libraries to link, of which no machine code is made."""
+    """Optimised LLVM code for other libraries to link, without machine code of its own."""
 
     @property
     def codegen(self):
@@ -54,13 +54,13 @@ class _Library(JITCodeLibrary):
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._verify_declare_only_symbols()
-        # The library of a module is what numba asks for its cached object.
+        # numba looks up the cached object of a module through this attribute.
         self._final_module.__library = weakref.proxy(self)
         self._finalized = True
 
 
 class _WithoutEnvironments:
-    """A generator of code that writes down no Python objects for code that has no place in memory."""
+    """A code generator that stores no environments of Python objects, since the code is never loaded into memory."""
 
     def __init__(self, codegen):
         self._codegen = codegen

@@ -1,6 +1,6 @@
-"""What the Triton kernels of the ``cuda.py`` modules share.
+"""Launching of Triton kernels, shared by the ``cuda.py`` modules.
 
-Triton comes with PyTorch's builds for CUDA. It is imported when it is first needed.
+Triton comes with PyTorch's builds for CUDA. It is imported at first use.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import ContextManager, Optional, Tuple
 import torch
 from torch import Tensor
 
-# Functions that kernels call came with this release of Triton, whose compiler serves these cards.
+# The first Triton release with all functions that the kernels call, and the least compute capability it supports.
 MINIMUM_TRITON = (3, 0)
 MINIMUM_CAPABILITY = (7, 0)
 
@@ -31,7 +31,7 @@ def available() -> bool:
 
 @functools.lru_cache(maxsize=None)
 def obstacle(device: torch.device) -> Optional[str]:
-    """Why the kernels cannot run on a GPU, and what to do about it; ``None`` if they can."""
+    """The reason why the kernels cannot run on a GPU, and the remedy; ``None`` if they can run."""
     if not available():
         return "Triton is not installed: pip install triton"
     if torch.version.hip is not None:
@@ -71,15 +71,15 @@ def interpreted() -> bool:
     from triton.language import sigmoid
     from triton.runtime.jit import JITFunction
 
-    # Triton makes its choice for each function when it is decorated, its own among them.
+    # Triton decides for each function, including its own, when the function is decorated.
     return not isinstance(sigmoid, JITFunction)
 
 
 def on_device_of(tensor: Tensor) -> ContextManager:
-    """Launches in this block go to the device of ``tensor``, whichever is the current one."""
+    """Context in which kernels are launched on the device of ``tensor``, whatever the current device."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def next_power_of_two(number: int) -> int:
-    """The least power of two, 1 among them, that is not less than ``number``."""
+    """The smallest power of two (1 included) that is at least ``number``."""
     return 1 << max(number - 1, 0).bit_length()

@@ -1,13 +1,13 @@
-"""Positive numbers of unlimited range inside Triton kernels, mantissa · 2^exponent. Loaded by the ``cuda.py`` modules.
+"""Positive numbers of unlimited range in Triton kernels: mantissa · 2^exponent. Loaded by the ``cuda.py`` modules.
 
-A weight is the exponential of a score. Where float32 holds the logarithm of e^±150 to 8e-6 at best, and the number
-itself not at all, a mantissa always has 24 bits. Sums and products of positive numbers then keep a relative accuracy of
-some 1e-7, and a sum takes one exponential, where one of logarithms takes an exponential and a logarithm.
+A weight is the exponential of a score. float32 cannot represent e^±150, and its logarithm only to 8e-6; a mantissa
+always has 24 bits. Sums and products of positive numbers then keep a relative accuracy of about 1e-7. A sum takes one
+exponential, whereas a sum of logarithms takes an exponential and a logarithm.
 
-Exponents are whole numbers, kept as floating point numbers. Mantissas of results are from 1 to 2, and 0 for zero. What
-zero has for an exponent is told apart: −∞ where sums have many terms, so that no product that adds to a sum has an
-exponent above the sum's, and every power of two needed is at most 1; :data:`LEAST_EXPONENT` where exponents are also
-subtracted, as in an elimination.
+Exponents are whole numbers stored as floating point numbers. Mantissas of results are between 1 and 2, or 0 for zero.
+The exponent of zero differs between two sets of functions. It is −∞ in those for sums of many terms: a term never has
+a larger exponent than the sum, so every power of two needed is at most 1. It is :data:`LEAST_EXPONENT` in those that
+also subtract exponents, for elimination.
 """
 
 import triton
@@ -16,25 +16,25 @@ import triton.language as tl
 from . import constants
 
 LOG_2, LOG2_E = tl.constexpr(constants.LOG_2), tl.constexpr(constants.LOG2_E)
-# log 2 in two parts (Cody & Waite 1980). The first has 9 bits: its product with an exponent of up to 15 is exact.
+# log 2 in two parts (Cody & Waite 1980). The first has 9 bits: its products with exponents of up to 15 bits are exact.
 LOG_2_HIGH = tl.constexpr(0.693359375)
 LOG_2_LOW = tl.constexpr(-2.1219444005469057e-4)
-# That of zero, below all others; sums of it are still finite.
+# The exponent of zero, below all others; sums of it are still finite.
 LEAST_EXPONENT = tl.constexpr(-(2.0**100))
-# Beyond this, floating point numbers of 24 bits do not tell one exponent from the next.
+# Beyond this exponent, float32 with its 24 bits does not distinguish neighbouring integers.
 MOST_EXACT_EXPONENT = tl.constexpr(2.0**23)
 
 
-# Zero has the exponent −∞
+# Functions for which zero has the exponent −∞
 
 
 @triton.jit
 def power_of_two(exponent):
     """2^exponent for a whole exponent of at most 1, exactly; 0 where it is too small to be represented.
 
-    A sum with 1.5 · 2^(bits of the mantissa) has the exponent in its last bits, from where they are moved to their
-    place. What has to do with zeros gives 0 too: +∞, whose last bits are 0, and −∞ − (−∞), as a
-    maximum passes over NaN.
+    Adding 1.5 · 2^(bits of the mantissa) leaves the exponent in the last bits of the sum, which are then shifted into
+    place. Exponents that come from zeros give 0 as well: +∞, because its last bits are 0, and −∞ − (−∞), because
+    ``tl.maximum`` ignores NaN.
     """
     if exponent.dtype == tl.float64:
         bits = (tl.maximum(exponent, -1023.0) + (6755399441055744.0 + 1023.0)).to(tl.int64, bitcast=True)
@@ -46,10 +46,10 @@ def power_of_two(exponent):
 
 @triton.jit
 def scaled_exp(score):
-    """exp(score); a score whose exponent is no finite number, below −2.3e38 in float32, gives 0."""
+    """exp(score); 0 for scores whose exponent is −∞, below −2.3e38 in float32."""
     exponent = tl.floor(score / LOG_2)
     rest = (score - exponent * LOG_2_HIGH) - exponent * LOG_2_LOW
-    # The difference of huge scores is all rounding error.
+    # For huge scores the difference is rounding error alone.
     rest = tl.clamp(rest, 0.0, LOG_2, propagate_nan=tl.PropagateNan.ALL)
     return tl.where(exponent == float("-inf"), 0.0, tl.exp(rest)), exponent
 
@@ -70,24 +70,24 @@ def add_product(total, exponent, mantissa_a, exponent_a, mantissa_b, exponent_b)
 
 @triton.jit
 def add_rows(totals, exponents):
-    """The sums of columns."""
+    """The sum of each column."""
     common = tl.max(exponents, 0)
     return tl.sum(totals * power_of_two(exponents - common[None, :]), 0), common
 
 
 @triton.jit
 def normalised(total, exponent):
-    """A sum with a mantissa from 1 to 2."""
+    """The same number with a mantissa between 1 and 2."""
     excess = tl.floor(tl.log2(total))
     return total * power_of_two(-excess), exponent + excess
 
 
-# Zero has the least exponent
+# Functions for which zero has the exponent LEAST_EXPONENT
 
 
 @triton.jit
 def exponential(score):
-    """e^score; a score of −inf gives 0, one that is no number a mantissa that is none."""
+    """e^score; 0 for a score of −inf; a NaN mantissa for NaN."""
     is_zero = score == float("-inf")
     score = tl.where(is_zero, 0.0, score)
     exponent = tl.minimum(tl.maximum(tl.floor(score * LOG2_E), LEAST_EXPONENT), -LEAST_EXPONENT)
@@ -98,7 +98,7 @@ def exponential(score):
 
 @triton.jit
 def normalise(mantissa, exponent):
-    """The same number with a mantissa from 1 to 2. Sums and products leave it larger or smaller."""
+    """The same number with a mantissa between 1 and 2, outside of which sums and products may leave it."""
     is_zero = mantissa == 0
     shift = tl.floor(tl.log2(tl.where(is_zero, 1.0, mantissa)))
     return mantissa * tl.exp2(-shift), tl.where(is_zero, LEAST_EXPONENT, exponent + shift)

@@ -17,7 +17,7 @@ from .potentials import Potentials, indicators, mask_edges, mask_states
 
 @register_distribution("linear-chain")
 class LinearChain(StructuredDistribution):
-    """Each position has a state, and neighbours influence each other: a linear-chain conditional random field.
+    """A linear-chain conditional random field: each position has a state, which depends on those of its neighbours.
 
     Without ``num_states`` the chain is binary, p(z) ∝ exp(Σ_i unary_i z_i + Σ_i pairwise_i[z_i, z_{i+1}]) over z in
     {0, 1}ⁿ: positions are selected or not. Kim et al., "Structured Attention Networks" (ICLR 2017), sections 3.1 and
@@ -31,11 +31,11 @@ class LinearChain(StructuredDistribution):
     constructor :meth:`from_fields`. ``marginals``, ``argmax``, samples and what ``log_prob`` takes have the shape of
     ``unary``: probability or indicator of state 1 in a binary chain, of each state (one-hot) in the other form.
 
-    Marginals, edge marginals and log Z can be differentiated any number of times. A binary chain in which ``pairwise``,
-    ``start`` or ``end`` hold −inf, or scores so large that they stand for it, is computed as a chain of two states,
-    which takes longer; so are chains with a coupling beyond ±75, and those whose values cannot be read, as under
-    ``torch.compile`` and ``torch.func``. On a GPU, where reading them would be a wait, kernels that take any score
-    serve binary chains and those with ``num_states=2``; with more states, the reference runs.
+    Marginals, edge marginals and log Z can be differentiated any number of times. Three kinds of binary chains are
+    computed as chains of two states, which takes longer: those with −inf or scores as large as a mask in ``pairwise``,
+    ``start`` or ``end``; those with a coupling beyond ±75; and those whose values cannot be read, under
+    ``torch.compile`` or ``torch.func``. On a GPU, one implementation for scores of any size serves binary chains and
+    those with ``num_states=2``; the reference computes chains with more states.
 
     Args:
         unary: ``[*batch, n]``, score of state 1, where state 0 scores 0; with ``num_states``, ``[*batch, n, K]``.
@@ -125,26 +125,26 @@ class LinearChain(StructuredDistribution):
         """One table ``pairwise`` ``(2, 2)``, shared by all positions: attention uses the binary chain."""
         return {"pairwise": (2, 2)}
 
-    # Potentials as they were given
+    # The potentials as given
 
     @property
     def unary(self) -> Tensor:
-        """``[*batch, n]``, or ``[*batch, n, K]`` with ``num_states``."""
+        """Scores of states, ``[*batch, n]``, or ``[*batch, n, K]`` with ``num_states``."""
         return self._given["unary"]
 
     @property
     def pairwise(self) -> Tensor:
-        """``[K, K]``, or ``[…, n-1, K, K]``."""
+        """Scores of edges, ``[K, K]`` or ``[…, n-1, K, K]``."""
         return self._given["pairwise"]
 
     @property
     def start(self) -> Optional[Tensor]:
-        """``[…, K]`` or ``None``."""
+        """Scores of the first state, ``[…, K]``, or ``None``."""
         return self._given.get("start")
 
     @property
     def end(self) -> Optional[Tensor]:
-        """``[…, K]`` or ``None``."""
+        """Scores of the last real state, ``[…, K]``, or ``None``."""
         return self._given.get("end")
 
     # Quantities
@@ -157,7 +157,7 @@ class LinearChain(StructuredDistribution):
     @cached
     def edge_marginals(self) -> Tensor:
         """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, K, K]``; exactly 0 on edges that touch padding."""
-        # Kernels of the CPU compute in float64 in any case.
+        # The CPU kernels always compute in float64.
         dtype = self.compute_dtype if prefers_float32(self.device) else self._quick_dtype()
         exact = dtype == self.compute_dtype
         edges = (self._with_edges if exact else self._expectations(dtype))[2]
@@ -168,19 +168,19 @@ class LinearChain(StructuredDistribution):
         :meth:`StructuredDistribution.alignment_log_prob`.
 
         Raises:
-            ValueError: a chain with ``num_states``, whose positions are not selected or left out.
+            ValueError: a chain with ``num_states``, in which no state means that a position is selected.
         """
         if not self._binary:
             raise ValueError(f"this is {self._form()}; only a binary chain selects positions")
         return log_prob_of_marks(self, alignment)
 
     def log_prob_of_states(self, states: Tensor) -> Tensor:
-        """Log-probability of given states, ``[*sample, *batch]``: of the one sequence that they form or, where states
-        are unknown, of all sequences that agree with them, together. −inf where none does.
+        """Log-probability of given states, ``[*sample, *batch]``. Unknown states are summed out: the result is the
+        log-probability of all sequences that agree with the known states, −inf if there are none.
 
         Args:
             states: integers ``[*sample, *batch, n]``, or broadcastable to it: the state of each position, 0 or 1 in a
-                binary chain, or −1 where it is unknown. What is in padding is not looked at.
+                binary chain, or −1 if it is unknown. Values in padding are ignored.
 
         Raises:
             ValueError: states of another shape.
@@ -188,14 +188,14 @@ class LinearChain(StructuredDistribution):
         return self._log_prob_of_integers("states", states)
 
     def as_integers(self, parts: Tensor) -> Tensor:
-        """The state of each position, ``[*sample, *batch, n]``, 0 or 1 in a binary chain; −1 in padding and where there
-        is none."""
+        """The state of each position, ``[*sample, *batch, n]``, 0 or 1 in a binary chain; −1 in padding and if no
+        sequence is possible."""
         if self._binary:
             return integers.of_marks(parts, self.position_mask)
         return integers.of_choices(mask_states(parts, self._real), -1)
 
     def as_indicators(self, integers_: Tensor) -> Tensor:
-        """Sequences in the shape of ``unary``, given as states ``[*sample, *batch, n]``; the inverse of
+        """Indicators in the shape of ``unary`` of sequences given as states ``[*sample, *batch, n]``; the inverse of
         :meth:`as_integers`."""
         if self._binary:
             return self._without_padding(integers_.to(self.dtype))
@@ -207,7 +207,7 @@ class LinearChain(StructuredDistribution):
         return self.num_states
 
     def _restricted(self, allowed: Tensor) -> "LinearChain":
-        # Of two states, either may be forbidden.
+        # Either of the two states may be forbidden.
         states = self._potentials()[0].masked_fill(~allowed, NEGATIVE_INFINITY)
         lengths = self.lengths if self._has_padding else None
         return LinearChain(states, self.pairwise, lengths, self.start, self.end, self.num_states)
@@ -225,7 +225,7 @@ class LinearChain(StructuredDistribution):
         return log_partition, marginals[..., 1] if self._binary and not chain.binary else marginals
 
     def _quick_dtype(self) -> torch.dtype:
-        # Sums of scores, of which those of states are made on a GPU, float32 would round.
+        # On a GPU the scores of states are sums, which float32 would round.
         return self._narrow_dtype if self._binary else self.compute_dtype
 
     def _log_normaliser(self) -> Tensor:
@@ -240,7 +240,7 @@ class LinearChain(StructuredDistribution):
         return self._log_normaliser() - self._score((unary, table), (selected, edges))
 
     def _potentials(self) -> Tuple[Tensor, ...]:
-        """Of each state, ``[*batch, n, K]``; of pairs, ``[*batch, n-1, K, K]``; of the first and of the last state."""
+        """Scores of states ``[*batch, n, K]``, of edges ``[*batch, n-1, K, K]``, of the first and of the last state."""
         unary = self.unary.to(self.compute_dtype)
         if self._binary:
             unary = self._without_padding(unary)
@@ -260,15 +260,15 @@ class LinearChain(StructuredDistribution):
         return self._all_parts(marginals, edges, log_partition == NEGATIVE_INFINITY)
 
     def _all_parts(self, selected: Tensor, edges: Tensor, impossible: Optional[Tensor] = None) -> Tuple[Tensor, ...]:
-        """Parts of a binary chain from probabilities of state 1; 0 in impossible chains."""
+        """The parts of a binary chain, given the probabilities of state 1; 0 in impossible chains."""
         states = indicators(selected, self._real)
         states = states if impossible is None else states.masked_fill(impossible[..., None, None], 0)
         return (states, edges) + self._first_and_last(states)
 
     @cached
     def _is_plain(self) -> bool:
-        """Whether this is a binary chain of one table that forbids nothing, whose score has fewer terms than that of
-        states: ``_expected_parts`` are then marginals and edge marginals."""
+        """Whether this is a binary chain with a shared ``pairwise`` that forbids nothing. Its score has fewer terms
+        than that of a chain of states: ``_expected_parts`` are its marginals and edge marginals."""
         if not self._binary or self.pairwise.dim() != 2 or self.start is not None or self.end is not None:
             return False
         readable = self._moderate is None and finite_masks.readable(self.pairwise)
@@ -298,7 +298,7 @@ class LinearChain(StructuredDistribution):
     def _all_ordinary(self) -> bool:
         if not self._binary or self.unary.numel() == 0:
             return super()._all_ordinary()
-        # State 0 is possible where tables and ends are ordinary: nothing is ever in need of a mask of state 1.
+        # With ordinary pairwise scores and ends, state 0 is always possible: no sequence has to use a masked state 1.
         others = [scores for name, scores in self._given.items() if name != "unary"]
         return self.unary.detach().amax().item() <= finite_masks.LARGEST_ORDINARY and finite_masks.all_ordinary(others)
 
@@ -319,7 +319,7 @@ class LinearChain(StructuredDistribution):
     # Inference
 
     def _algorithms(self) -> ModuleType:
-        """The implementation that the backend in force asks for: a module with, for :class:`Potentials`,
+        """The implementation under the current backend: a module with these functions of :class:`Potentials`:
 
         * ``expectations(chain, with_edges=False)``: log Z ``[*batch]``, marginals in the shape of ``chain.unary``, and
           edge marginals ``[*batch, n-1, K, K]`` or ``None``;
@@ -331,7 +331,7 @@ class LinearChain(StructuredDistribution):
         return implementation(__package__, self.device)
 
     def _scores(self, dtype: torch.dtype) -> Potentials:
-        """What implementations take, with the scores of a binary chain's positions in ``dtype``."""
+        """The argument of implementations, with the unary scores of a binary chain in ``dtype``."""
         if self._moderate is None:
             unary, pairwise, start, end = self.unary.to(dtype), self._masked_pairwise, self.start, self.end
             start, end = (None if scores is None else scores.to(self.compute_dtype) for scores in (start, end))
@@ -344,8 +344,8 @@ class LinearChain(StructuredDistribution):
         return self._expectations(self.compute_dtype)
 
     def _expectations(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor, Tensor]:
-        """log Z, marginals and edge marginals, for a caller whom ``dtype`` suffices: those of states, but for a binary
-        chain with its own potentials."""
+        """log Z, marginals and edge marginals, at least as precise as ``dtype``. The marginals are those of states,
+        except for a binary chain whose given potentials are used."""
         return self._algorithms().expectations(self._scores(dtype), with_edges=True)
 
     # The two forms: structures in the shape of unary, and states [*sample, *batch, n, K]
@@ -365,13 +365,13 @@ class LinearChain(StructuredDistribution):
         return indicators(structure, self._real) if self._binary else mask_states(structure, self._real)
 
     def _indicator(self, numbers: Tensor) -> Tensor:
-        """The structure of states given by number."""
+        """The indicator of a sequence of states, given as integers."""
         if self._binary:
             return (numbers == 1).to(self.compute_dtype)
         return (numbers.unsqueeze(-1) == torch.arange(self.num_states, device=numbers.device)).to(self.compute_dtype)
 
     def _first_and_last(self, states: Tensor) -> Tuple[Tensor, Tensor]:
-        """States at both ends, ``[*sample, *batch, K]``; 0 for an empty sequence."""
+        """Indicators of the first and last state, ``[*sample, *batch, K]``; 0 for an empty sequence."""
         if self.max_length == 0:
             nothing = states.sum(-2)
             return nothing, nothing

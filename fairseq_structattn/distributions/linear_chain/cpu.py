@@ -1,4 +1,4 @@
-"""Linear chains on the CPU, compiled: binary ones by :mod:`.cpu_binary`, the others by :mod:`.cpu_states`."""
+"""Linear chains, compiled for the CPU: :mod:`.cpu_binary` computes binary chains, :mod:`.cpu_states` all others."""
 
 from typing import Optional, Tuple
 

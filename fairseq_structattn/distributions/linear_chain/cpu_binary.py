@@ -1,9 +1,9 @@
-"""Binary linear chains, compiled for the CPU: the odds of :mod:`.cpu_odds`, and what is read and written for them.
+"""Binary linear chains, compiled for the CPU: loads and stores for the recursion of :mod:`.cpu_odds` on odds.
 
 A block of neighbouring chains is treated at once, with positions first, so that each step is a loop over contiguous
-float64 numbers. The backward pass computes the messages again, each together with its derivative in the direction of
-the upstream gradient: nothing but the arguments is kept for it. Chains whose couplings are out of the range of odds are
-left to :mod:`.cpu_states`, each by itself, so that none depends on its neighbours.
+float64 numbers. The backward pass saves nothing but the arguments: it recomputes the messages, together with their
+derivatives in the direction of the upstream gradient. :mod:`.cpu_states` computes the chains whose couplings are out of
+the range of odds. This is decided for each chain alone, so that results do not depend on the rest of the batch.
 """
 
 from typing import Optional, Tuple
@@ -19,7 +19,7 @@ from . import cpu_odds as odds
 from . import cpu_states, reference
 from .potentials import edge_tables, tables_of_chains, without_padding
 
-# Chains side by side.
+# Number of chains in a block.
 WIDTH = odds.WIDTH
 
 
@@ -47,7 +47,7 @@ def expectations(
 
 class _Odds(Operation):
     """unary ``[chains, n]``, tables ``[chains or 1, n-1 or 1, 2, 2]``, lengths ``[chains]`` → log Z, marginals, edge
-    marginals (or ``None``), and which chains are in the range of odds."""
+    marginals (or ``None``), and a mask of the chains in the range of odds."""
 
     name = "binary_chain"
     arguments = "Tensor unary, Tensor tables, Tensor lengths, bool with_edges"
@@ -87,7 +87,7 @@ class _Odds(Operation):
         return grad_unary, grad_tables
 
     def _gradient_of_states(self, inputs, chosen: Tensor, upstream):
-        """Gradients with respect to scores of states and tables of some chains."""
+        """Gradients with respect to unary scores and tables of the chosen chains."""
         unary, tables, lengths, _ = inputs
         problem = (*_as_states(unary, tables, lengths, chosen), False)
         grad_log_partition, selected, edges = (None if given is None else given[chosen] for given in upstream)
@@ -117,12 +117,12 @@ _odds = _Odds()
 
 
 def _shared(edges: Tensor) -> Tensor:
-    """``[chains, 1, 2, 2]`` of ``[chains, n-1, 2, 2]``, if all edges have the same, as the gradient of a sum has."""
+    """``[chains, n-1, 2, 2]`` as ``[chains, 1, 2, 2]`` if all edges are equal, as in the gradient of a sum."""
     return edges[:, :1] if edges.shape[1] > 0 and edges.stride(1) == 0 else edges
 
 
 def _as_states(unary: Tensor, tables: Tensor, lengths: Tensor, chosen: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Some chains as chains of two states, in float64."""
+    """The chosen chains as chains of two states, in float64."""
     unary = unary[chosen].double()
     tables = tables[chosen] if len(tables) > 1 else tables
     return torch.stack((torch.zeros_like(unary), unary), -1), tables, lengths[chosen]
@@ -184,7 +184,7 @@ def _backward(
 
 @subroutine
 def _load_fields(start, unary, tables, lengths, fields, coupling, constant):
-    """Fields, −inf in padding, couplings of a position with its left neighbour, and the score of state 0 everywhere."""
+    """Fields, −inf in padding; couplings of each position with its left neighbour; score of the sequence of zeros."""
     _load(start, lengths, unary, NEGATIVE_INFINITY, fields)
     coupling[0], coupling[-1], constant[:] = 0, 0, 0
     if tables.shape[0] == 1 and tables.shape[1] == 1:
@@ -240,8 +240,8 @@ def _add_tables(start, lengths, tables, fields, coupling, constant):
 
 @subroutine
 def _load_direction(start, lengths, grad_log_partition, grad_marginals, grad_edges, scale, direction, edge_direction):
-    """The upstream gradients of a block: a linear function of edge marginals is one of P(z_i = 1), P(z_{i+1} = 1) and
-    P(both = 1). Nothing is read in padding."""
+    """The upstream gradients of a block as a direction in fields and couplings: a linear function of edge marginals is
+    one of P(z_i = 1), P(z_{i+1} = 1) and P(both = 1). Padding is not read."""
     for w in range(WIDTH):
         real = _length(start, lengths, w) > 0 and grad_log_partition.shape[0] > 0
         scale[w] = grad_log_partition[start + w] if real else 0.0
@@ -256,7 +256,7 @@ def _load_direction(start, lengths, grad_log_partition, grad_marginals, grad_edg
 
 @subroutine
 def _store(start, wanted, rows, values, matrix, vector):
-    """``rows`` ``[n, WIDTH]`` and ``values`` ``[WIDTH]`` of the wanted chains of a block, 1.0 or 0.0 for each."""
+    """Store ``rows`` ``[n, WIDTH]`` and ``values`` ``[WIDTH]`` of the chains of a block for which ``wanted`` is 1.0."""
     for w in range(min(WIDTH, matrix.shape[0] - start)):
         if wanted[w]:
             vector[start + w] = values[w]
@@ -266,14 +266,14 @@ def _store(start, wanted, rows, values, matrix, vector):
 
 @subroutine
 def _store_edges(start, wanted, lengths, strength, messages, selected, edges):
-    """The edge marginals of the wanted chains; ``messages`` are those from the right."""
+    """Store the edge marginals of the wanted chains, given the messages from the right."""
     m00, m01, m10, m11 = np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH), np.empty(WIDTH)
     last = np.empty(WIDTH)
     for w in range(WIDTH):
         last[w] = _length(start, lengths, w) - 1
     for i in range(edges.shape[1]):
         for w in range(WIDTH):
-            # z_i is 0 or 1; beside it, z_{i+1} is 0 with the probability 1 / (1 + odds).
+            # Given z_i = 0 or 1, z_{i+1} is 0 with the probability 1 / (1 + odds).
             odds = messages[i + 1, w]
             joint = odds * strength[i + 1, w]
             p = selected[i, w] if i < last[w] else 0.0
@@ -288,7 +288,7 @@ def _store_edges(start, wanted, lengths, strength, messages, selected, edges):
 
 @subroutine
 def _store_gradients(start, wanted, lengths, scale, grad_fields, grad_coupling, grad_unary, grad_tables):
-    """The gradients of the wanted chains; that of the tables added up for a chain that has but one."""
+    """Store the gradients of the wanted chains. For a chain with one table, those of its edges are added up."""
     for w in range(min(WIDTH, grad_unary.shape[0] - start)):
         if wanted[w]:
             for i in range(grad_unary.shape[1]):
@@ -305,7 +305,7 @@ def _store_gradients(start, wanted, lengths, scale, grad_fields, grad_coupling, 
 
 @subroutine
 def _store_sum(start, wanted, lengths, scale, grad_fields, grad_coupling, grad_tables):
-    """The gradient of one table for all edges; what is computed in padding is 0."""
+    """Store the gradient of one table for all edges; the terms of padding are 0."""
     edges, left, right, both = np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH)
     for w in range(WIDTH):
         edges[w] = max(_length(start, lengths, w) - 1, 0)
@@ -321,7 +321,7 @@ def _store_sum(start, wanted, lengths, scale, grad_fields, grad_coupling, grad_t
 
 @inlined
 def _store_table(stay, left, right, both, grad_table):
-    """From the gradients of a constant, of the fields on either side and of the coupling."""
+    """Store the gradient of a table, given those of a constant, of the fields on either side and of the coupling."""
     grad_table[0, 0] = stay - left - right + both
     grad_table[0, 1] = right - both
     grad_table[1, 0] = left - both

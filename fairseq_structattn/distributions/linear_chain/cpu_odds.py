@@ -1,15 +1,14 @@
-"""The recursion of :mod:`.log_odds` on odds, compiled for the CPU: sweeps over blocks of chains of :mod:`.cpu_binary`.
+"""The recursion of :mod:`.log_odds` on odds, compiled for the CPU: sweeps over the blocks of :mod:`.cpu_binary`.
 
 With F = eᶠ, C = eᶜ, E = eʰ and K = eᴶ the messages are F_{i+1} = E_{i+1} · (1 + F_i K_i) / (1 + F_i), and likewise C
-from the right. All numbers are positive and nothing is subtracted, so that results are right to a few units in the last
-place; and a position takes one exponential and no logarithm, which makes it several times faster than log-odds. The
-price is a limited range: couplings of ±75 nats. Fields may have any size. Two neighbours change the log-odds of a
-position by 150 at most: with a field above 200 it is 1 but for a probability of e⁻⁵⁰, which no sum with 1 shows, and
-the rest of the field is a summand of log Z; with one as low as it likes, odds that underflow are those of a state that
-nobody needs.
+from the right. All numbers are positive and nothing is subtracted, so results are correct to a few units in the last
+place. A position takes one exponential and no logarithm, which is several times faster than log-odds. The price is a
+limited range: couplings of ±75 nats. Fields may have any size, since two neighbours change the log-odds of a position
+by at most 150. A position with a field above 200 is 0 with a probability below e⁻⁵⁰, which a sum with 1 does not show,
+so the excess of the field is added to log Z. With a very low field, the odds of a state that does not matter underflow.
 
-LLVM vectorises a loop if it reads no other row of an array that it writes, so that the message of the step before is
-kept in a row of its own; and only if the outer loop counts upwards, so that a step from the right is n − 1 − done.
+LLVM vectorises a loop only if it reads no other row of an array that it writes: the previous message has a row of its
+own. The outer loop has to count upwards: step ``done`` from the right is at position n − 1 − done.
 """
 
 import numpy as np
@@ -18,9 +17,9 @@ from ..kernels.constants import LOG_2
 from ..kernels.numba_compile import inlined, subroutine
 from ..kernels.numba_math import EXPONENT_OF_ONE, FRACTION_BITS, copy, exp, log
 
-# Chains side by side. LLVM vectorises loops over so many, not over a number that it has to be told.
+# Number of chains in a block: a constant, because LLVM vectorises the loops only if it knows the number.
 WIDTH = 32
-# A product of two odds and of four strengths, the largest number in the recursions, stays below 1e308.
+# With these bounds the largest number of the recursions, a product of two odds and four K, stays below 1e308.
 LARGEST_FIELD = 200.0
 INFINITY = float("inf")
 LARGEST_COUPLING = 75.0
@@ -29,8 +28,8 @@ FRACTION = (1 << FRACTION_BITS) - 1
 
 @subroutine
 def bring_into_range(fields, coupling, usual, total):
-    """The number of chains whose scores are in range, once what fields exceed it by is added to log Z ``total``;
-    ``usual`` is 1.0 for those."""
+    """Clip the fields, adding their excess to log Z ``total``, and return the number of chains whose scores are in
+    range; ``usual`` is 1.0 for these chains."""
     usual[:] = 1
     for i in range(fields.shape[0]):
         for w in range(WIDTH):
@@ -44,7 +43,7 @@ def bring_into_range(fields, coupling, usual, total):
 
 @subroutine
 def exponentiate(coupling, shared):
-    """From J to K in place, ``[n+1, WIDTH]``; between positions of a chain they are all alike if ``shared``."""
+    """From J to K in place, ``[n+1, WIDTH]``; all edges of a chain have the same K if ``shared``."""
     n = coupling.shape[0] - 1
     coupling[0], coupling[n] = 1, 1
     for i in range(1, n):
@@ -65,7 +64,7 @@ def left_messages(fields, strength, weights, left, total):
             weights[i, w] = exp(fields[i, w])
             message[w] = weights[i, w] * (1 + message[w] * strength[i, w]) / (1 + message[w])
             left[i, w] = message[w]
-        # The product of all 1 + F, whose powers of two are counted apart, for the logarithm to be taken but once.
+        # The product of all 1 + F, with its powers of two counted separately, so that one logarithm is enough.
         for w in range(WIDTH):
             bits = np.float64(mantissa[w] * (1 + message[w])).view(np.int64)
             power[w] += (bits >> FRACTION_BITS) - EXPONENT_OF_ONE
@@ -128,8 +127,8 @@ def gradients(strength, direction, edge_direction, weights, left, left_tangent, 
 
 @inlined
 def _step(odds, strength):
-    """The factor (1 + F K) / (1 + F) that a message F hands on, its probability F K / (1 + F K) to be 1 beside a 1, and
-    by how much that is more than beside a 0."""
+    """For a message F, the factor (1 + F K) / (1 + F) that it passes on; the probability F K / (1 + F K) of a 1 given
+    that the neighbour is 1; and the difference of this to the probability given that the neighbour is 0."""
     joint = odds * strength
     inverse = 1 / ((1 + odds) * (1 + joint))
     return (1 + joint) * (1 + joint) * inverse, joint * (1 + odds) * inverse, (joint - odds) * inverse

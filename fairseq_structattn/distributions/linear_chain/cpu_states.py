@@ -1,17 +1,17 @@
 """Linear chain with K states, compiled for the CPU, with a backward pass in closed form.
 
-Messages are log scores in float64 whose maximum is 0. A step multiplies their exponentials with those of the table, as
-a product of a vector and a matrix without any exponential of K² terms; a sum that comes out so small that it may have
-lost terms is taken again in log space. So no size of scores is out of reach, and −inf may stand anywhere.
+Messages are log scores in float64 with maximum 0. A step is a product of a vector and a matrix: the exponentials of the
+message times those of the table, without K² new exponentials. A sum so small that it may have lost terms is recomputed
+in log space, so scores may have any size, and −inf may occur anywhere.
 
-The gradient for an upstream gradient g of the marginals is Cov(parts) · g. With edge marginals m and marginals p, what
-is expected of g up to state b at i+1, and behind state a at i, obeys
+The gradient for an upstream gradient g of the marginals is Cov(parts) · g. With edge marginals m and marginals p, let L
+be the conditional expectation of the sum of g up to a state b at i+1, and R that of the sum after a state a at i:
 
     L_{i+1}(b) = Σ_a m_i(a, b) / p_{i+1}(b) · (L_i(a) + g_i(a, b)) + g_{i+1}(b),
     R_i(a) = Σ_b m_i(a, b) / p_i(a) · (R_{i+1}(b) + g_i(a, b) + g_{i+1}(b)),
 
 and the gradients are p_i(a) (L_i(a) + R_i(a) − E) and m_i(a, b) (L_i(a) + g_i(a, b) + g_{i+1}(b) + R_{i+1}(b) − E),
-where E is the expected g of a whole sequence. (Expectation semiring: Li & Eisner, EMNLP 2009.)
+where E is the expected sum of g over a whole sequence. (Expectation semiring: Li & Eisner, EMNLP 2009.)
 """
 
 from typing import Optional, Tuple
@@ -27,9 +27,9 @@ from ..semirings import NEGATIVE_INFINITY
 from . import reference
 from .potentials import NO_STATE, edge_tables, tables_of_chains, without_padding
 
-# Products below the least positive float64, about 1e-308, are lost from a sum; to one of this size they do not matter.
+# Products below the least positive float64, about 1e-308, are lost; in a sum of this size they do not matter.
 LEAST_SUM = 1e-280
-# Stands for the logarithm of a sum that has to be taken again.
+# Stands for the logarithm of a sum that has to be recomputed.
 LOST = float("inf")
 
 
@@ -261,7 +261,7 @@ def _sample(first, stride, unary, tables, lengths, uniform, states):
 
 @subroutine
 def _left_messages(unary, table, weights, largest, length, left):
-    """log Z; fills the messages from the left."""
+    """Fill the messages from the left and return log Z."""
     total = 0.0
     for i in range(length):
         row = left[i]
@@ -323,7 +323,7 @@ def _from_right(message, table, weights, largest, arrived):
 
 @subroutine
 def _logarithms(sums, largest):
-    """Logarithms of sums that were divided by exp(largest), :data:`LOST` where a sum is too small to be trusted."""
+    """Logarithms of sums that were divided by exp(largest); :data:`LOST` if a sum is too small to be accurate."""
     for a in range(sums.shape[0]):
         total = sums[a]
         sums[a] = log(max(total, LEAST_SUM)) + largest if total >= LEAST_SUM else LOST
@@ -344,7 +344,7 @@ def _log_sum(message, scores):
 
 @subroutine
 def _subtract_maximum(message):
-    """The maximum; a message without any possible state stays as it is."""
+    """Subtract the maximum in place and return it; a message in which all states are impossible is unchanged."""
     best = NEGATIVE_INFINITY
     for a in range(message.shape[0]):
         best = _larger(best, message[a])
@@ -393,7 +393,7 @@ def _edge_marginals(left, table, weights, right, edge):
 
 @subroutine
 def _expected_before(edge, g, p, before, after):
-    """L at the right end of an edge, without g there, from L at its left end."""
+    """L at the right end of an edge, without g of that end, from L at its left end."""
     after[:] = 0
     for a in range(p.shape[0]):
         for b in range(p.shape[0]):
@@ -431,7 +431,7 @@ def _draw(scores, uniform):
         total += scores[a]
     rest, state = uniform * total, 0
     for a in range(scores.shape[0]):
-        # A state without weight is never taken, nor is what rounding leaves behind the last one.
+        # A state of weight 0 is never drawn, even if rounding leaves a remainder after the last state.
         if scores[a] > 0 and rest >= 0:
             state = a
             rest -= scores[a]
@@ -456,7 +456,7 @@ def _dot(weights, values):
 
 @inlined
 def _larger(best, score):
-    """The larger number, or NaN if either is: a score that is not a number has to be seen in the result."""
+    """The larger number, or NaN if either is NaN, so that NaN scores are visible in the result."""
     return best if score <= best or best != best else score
 
 

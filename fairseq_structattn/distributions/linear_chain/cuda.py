@@ -1,9 +1,9 @@
 """Binary linear chain on the GPU, in Triton, with a backward pass in closed form. O(n) time and memory.
 
-The faster of two kernels runs. Where chains are many, each has a lane that walks along it
-(:mod:`.triton_lanes`): nothing is exchanged, and the chip is full. Where they are few, as when a decoder attends from
-one target word after the other, that would take the latency of n steps on a chip that is mostly idle, and positions lie
-side by side in a scan instead (:mod:`.triton_scan`): several times the arithmetic, of a depth that grows with log n.
+The faster of two kernels runs. If there are many chains, each has one thread, which walks from position to position
+(:mod:`.triton_lanes`): threads exchange nothing, and the GPU is fully used. If there are few chains, as when a decoder
+attends from one target word after the other, such a kernel would take the latency of n steps on a mostly idle GPU. A
+parallel scan over the positions runs instead (:mod:`.triton_scan`): several times the arithmetic, at depth log n.
 """
 
 from typing import Optional, Tuple
@@ -16,22 +16,22 @@ from .potentials import Potentials, both_states, mask_states, tables_of_chains
 
 argmax, sample = reference.argmax, reference.sample
 
-# Up to so many chains of more than so many positions are scanned. That is where two estimates for an H100 meet: a lane
-# needs 0.2 µs for a position, some 300 instructions one after the other, and the scans need some 1500 for it, of which
-# the chip does 3e13 a second. Of a short chain, a lane has reached the end before a scan has begun.
+# Scans compute up to this many chains of more than this many positions. Two estimates for an H100 give the limit: a
+# lane takes 0.2 µs for a position, some 300 instructions in sequence; the scans take some 1500 instructions for it, of
+# which the GPU runs 3e13 a second. In a short chain, a lane is done before a scan has begun.
 FEW_CHAINS, SHORT = 2048, 16
 
 
 def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, marginals in the shape of ``unary`` and, if asked, edge marginals ``[*batch, n-1, K, K]``.
 
-    Differentiable any number of times. Chains of more than two states are left to the reference.
+    Differentiable any number of times. The reference computes chains of more than two states.
     """
     if chain.num_states != 2 or chain.positions == 0:
         return reference.expectations(chain, with_edges)
     unary, pairwise, start, end = chain.unary, chain.pairwise, chain.start, chain.end
     if not chain.binary:
-        # A state's score is added to all edges that lead to it: a difference of two may be ∞ − ∞.
+        # The difference of the two states' scores may be ∞ − ∞, so each score is added to all edges into its state.
         states = mask_states(unary, chain.real)
         start = states[..., 0, :] if start is None else states[..., 0, :] + start
         pairwise, unary = pairwise + states[..., 1:, None, :], torch.zeros_like(states[..., 0])
@@ -52,9 +52,9 @@ def binary_expectations(
 ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, P(z_i = 1) ``[*batch, n]`` and, if asked for, edge marginals ``[*batch, n-1, 2, 2]``.
 
-    Differentiable any number of times. Computed in the dtype of ``unary``, to an accuracy relative to the largest score
-    that is not forbidden; the same bits at every run. A chain with scores of its ends, or whose edge marginals are
-    asked for, is always scanned.
+    Differentiable any number of times. Computed in the dtype of ``unary``, with an error relative to the largest finite
+    score; bitwise deterministic. Chains with scores of their ends, and all chains if edge marginals are asked for, are
+    always scanned.
 
     Args:
         unary: ``[*batch, n]``, n > 0, float32 or float64, score of state 1; −inf is allowed, anything in padding.
@@ -80,7 +80,7 @@ def binary_expectations(
 
 
 def _ends(start: Optional[Tensor], end: Optional[Tensor], batch_shape: torch.Size) -> Optional[Tensor]:
-    """Scores of both ends side by side, ``[chains, 4]``, or ``[1, 4]`` if all chains share them."""
+    """Scores of both ends, concatenated: ``[chains, 4]``, or ``[1, 4]`` if all chains share them."""
     given = [scores for scores in (start, end) if scores is not None]
     if not given:
         return None

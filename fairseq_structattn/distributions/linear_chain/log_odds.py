@@ -1,19 +1,19 @@
 """Binary linear chain by a recursion on log-odds, with a backward pass in closed form.
 
-A binary chain is determined by its fields h (log-odds a position would have alone) and couplings J. With
+A binary chain is determined by its fields h (log-odds of a position without neighbours) and couplings J. With
 sp(x) = log(1 + eˣ) and σ = sp′, the messages
 
     f_1 = h_1,   f_{i+1} = h_{i+1} + sp(f_i + J_i) − sp(f_i)      from the left,
     c_n = h_n,   c_i     = h_i + sp(c_{i+1} + J_i) − sp(c_{i+1})  from the right
 
-give log Z = Σ sp(f_i) and P(z_i = 1) = σ(f_i + c_i − h_i). Increments lie between 0 and J, so that nothing grows with
-the number of positions. Both messages obey one recursion, the second read backwards: they run as one, stacked, with
-positions first so that a step is a few operations on contiguous memory.
+give log Z = Σ sp(f_i) and P(z_i = 1) = σ(f_i + c_i − h_i). Increments lie between 0 and J, so messages do not grow with
+the number of positions. Both messages obey the same recursion, the second in reverse order: they are stacked and run
+together, with positions first so that a step is a few operations on contiguous memory.
 
-The gradient of marginals μ for an upstream gradient g is Cov(parts) · g, and a covariance is symmetric: the backward
-pass is the forward-mode derivative of the recursion in direction g, one multiply-add per step, all of whose
-coefficients are differences of probabilities. (Expectation semiring: Li & Eisner, EMNLP 2009. The same products as the
-backpropagation of Kim et al., ICLR 2017, figure 2, without signed logarithms.)
+The gradient of marginals μ for an upstream gradient g is Cov(parts) · g, and a covariance is symmetric. So the backward
+pass is the forward-mode derivative of the recursion in direction g. A step is one multiply-add, whose coefficients are
+differences of probabilities. (Expectation semiring: Li & Eisner, EMNLP 2009. The same products as the backpropagation
+of Kim et al., ICLR 2017, figure 2, without signed logarithms.)
 """
 
 from typing import List, Optional, Tuple
@@ -33,7 +33,7 @@ argmax, sample = reference.argmax, reference.sample
 def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, marginals in the shape of ``unary`` and, if asked, edge marginals ``[*batch, n-1, K, K]``.
 
-    Differentiable any number of times. Chains that cannot be reduced to fields are left to the reference.
+    Differentiable any number of times. The reference computes chains that cannot be reduced to fields.
     """
     if not chain.reduces_to_fields():
         return reference.expectations(chain, with_edges)
@@ -45,7 +45,7 @@ def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, T
     log_partition, marginals, edges = _log_odds(fields, coupling, with_edges)
     log_partition = log_partition + _constant(table, real, n)
     if real is not None:
-        # Zero already; this keeps what an upstream gradient may hold in padding out of the backward recursion.
+        # Marginals in padding are 0 already. The mask keeps upstream gradients there out of the backward recursion.
         marginals = marginals.masked_fill(~real, 0)
     if with_edges:
         edges = edges if real is None else edges.masked_fill(~real[1:], 0)
@@ -75,7 +75,7 @@ def _coupling(table: Tensor) -> Tensor:
 
 
 def _fields(unary: Tensor, table: Tensor, real: Optional[Tensor]) -> Tensor:
-    """Fields ``[n, chains]``, −inf in padding: a position that is surely 0 passes no message, whatever its coupling."""
+    """Fields ``[n, chains]``, −inf in padding: a position that is 0 for certain passes no message."""
     edges = unary.shape[0] - 1
     on_left = table[1, 0] - table[0, 0]
     on_right = table[0, 1] - table[0, 0]
@@ -93,7 +93,7 @@ def _pad(scores: Tensor, edges: int, around: Tuple[int, int]) -> Tensor:
 
 
 def _constant(table: Tensor, real: Optional[Tensor], n: int) -> Tensor:
-    """What the reduction to fields and couplings takes out of log Z: the score of state 0 everywhere, ``[chains]``."""
+    """The score of the sequence of zeros, ``[chains]``, which fields and couplings leave out of log Z."""
     stay = table[0, 0].expand(n - 1, table.shape[-1])
     return (stay if real is None else torch.where(real[1:], stay, stay.new_zeros(()))).sum(0)
 
@@ -158,7 +158,7 @@ _log_odds = _LogOdds()
 
 
 def _lengths(fields: Tensor) -> Tensor:
-    """That of every chain, in whose padding fields are −inf."""
+    """The full length for every chain, since fields are −inf in padding."""
     return torch.full(fields.shape[1:], fields.shape[0], device=fields.device)
 
 
@@ -181,7 +181,7 @@ def _messages(fields: Tensor, coupling: Tensor) -> Tuple[Tensor, Tensor, Tensor]
     for message, following, increment, joint in zip(steps, steps[1:], increments[1:], couplings):
         torch.sub(_softplus(message + joint), _softplus(message), out=increment)
         following.add_(increment)
-    # f + (c − h) from the increment itself, because h may be −inf.
+    # f + (c − h) is computed from the increment c − h, because h may be −inf.
     marginals = torch.sigmoid(messages[:, 0] + arrived[:, 1].flip(0))
     return messages, _softplus(messages[:, 0]).sum(0), marginals
 
@@ -221,5 +221,5 @@ def _tangents(
 
 
 def _softplus(scores: Tensor) -> Tensor:
-    # The default threshold of 20 is visible in float64.
+    # The error of softplus with its default threshold of 20 is visible in float64.
     return F.softplus(scores, 1, 40)

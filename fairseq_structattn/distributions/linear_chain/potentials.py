@@ -9,25 +9,25 @@ from ..operations import has_values
 from ..semirings import NEGATIVE_INFINITY
 
 NO_STATE = -1
-# Fields and couplings are differences of pairwise scores. Beyond this size (in practice: −inf or a finite stand-in for
-# it) the subtraction would swallow the other scores, in float64 too, so that the tables have to be kept.
+# Fields and couplings are differences of pairwise scores. Beyond this size (in practice −inf or a finite mask) the
+# other scores would be lost in the subtraction, even in float64, so the chain is not reduced to fields.
 LARGEST_PAIRWISE = 2.0**20
 
 
 class Potentials:
-    """Scores of a chain as they were given, in float64, or in float32 on devices without it.
+    """Scores of a chain as given, in float64, or in float32 on devices without it.
 
-    Those of a binary chain's positions may be float32, where the results need no higher precision.
+    The unary scores of a binary chain may be float32 if the results need no higher precision.
 
     Args:
         unary: ``[*batch, n, K]``, or ``[*batch, n]`` of a binary chain: the score of state 1, where state 0 scores 0;
             −inf is allowed, anything in padding.
         pairwise: ``[K, K]``, or ``[…, n-1, K, K]`` with leading dimensions that broadcast to ``batch``; 0 in padding.
         lengths: integers ``[*batch]``.
-        real: which positions are no padding, ``[*batch, n]``; ``None``: all.
+        real: boolean mask of positions outside padding, ``[*batch, n]``; ``None``: all.
         start: scores of the first state, broadcastable to ``[*batch, K]``; ``None``: 0.
         end: scores of the last real state, likewise.
-        ordinary: whether all but ``unary`` is known to be finite and of moderate size.
+        ordinary: whether all scores except ``unary`` are known to be finite and of moderate size.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Potentials:
         self.num_states = pairwise.shape[-1]
 
     def states(self) -> Tuple[Tensor, Tensor, Tensor]:
-        """Scores of states ``[*batch, n, K]``, those of the ends included and 0 in padding, tables, and lengths."""
+        """Scores of states ``[*batch, n, K]``, including those of the ends, 0 in padding; pairwise scores; lengths."""
         unary = self.unary.to(self.pairwise.dtype)
         unary = mask_states(torch.stack((torch.zeros_like(unary), unary), -1) if self.binary else unary, self.real)
         for scores, where in self._ends():
@@ -59,19 +59,19 @@ class Potentials:
         return states[..., 1] if self.binary else states
 
     def reduces_to_fields(self) -> bool:
-        """Whether this is a binary chain of which fields and couplings can be computed in float64 without loss."""
+        """Whether this is a binary chain whose fields and couplings can be computed in float64 without loss."""
         ends = [scores for scores in (self.start, self.end) if scores is not None]
         if not self.binary or self.positions == 0 or not has_values(self.unary, self.pairwise, *ends):
             return False
         return self._ordinary or all(map(_is_moderate, [self.pairwise] + [self._of_words(scores) for scores in ends]))
 
     def selected(self) -> Tuple[Tensor, Tensor]:
-        """Scores of state 1 ``[*batch, n]`` of a binary chain, those of the ends included, and the score of state 0 at
-        both ends, broadcastable to ``[*batch]``."""
+        """For a binary chain, scores of state 1 ``[*batch, n]``, including those of the ends, and the score of state 0
+        at both ends, broadcastable to ``[*batch]``."""
         ends = self._ends()
         if not ends:
             return self.unary, self.unary.new_zeros(())
-        # Added up first: they are few where chains share them.
+        # The scores of the ends are added up first, since they are few if chains share them.
         differences = [(scores[..., 1] - scores[..., 0]).unsqueeze(-1).masked_fill(~at, 0) for scores, at in ends]
         return self.unary + sum(differences), sum((scores[..., 0] for scores, _ in ends), self.lengths.new_zeros(()))
 
@@ -87,7 +87,7 @@ class Potentials:
         return [(self._of_words(scores), where) for scores, where in ends if scores is not None]
 
     def _of_words(self, scores: Tensor) -> Tensor:
-        """Scores of an end, 0 where a sequence has none."""
+        """Scores of an end, 0 for empty sequences."""
         return scores if self.real is None else scores.masked_fill((self.lengths == 0).unsqueeze(-1), 0)
 
 
@@ -98,19 +98,19 @@ def both_states(selected: Tensor, log_partition: Tensor, real: Optional[Tensor])
 
 
 def indicators(selected: Tensor, real: Optional[Tensor]) -> Tensor:
-    """What is selected, and what is not, ``[*batch, n, 2]``; 0 in padding."""
-    # The complement of what lies in padding may not be finite.
+    """Indicators of both states, ``[*batch, n, 2]``; 0 in padding."""
+    # Values in padding, and so their complement, may not be finite.
     selected = selected if real is None else selected.masked_fill(~real, 0)
     return mask_states(torch.stack((1 - selected, selected), -1), real)
 
 
 def mask_states(states: Tensor, real: Optional[Tensor]) -> Tensor:
-    """``[*batch, n, K]``, 0 in padding."""
+    """``states`` ``[*batch, n, K]`` with 0 in padding."""
     return states if real is None else states.masked_fill(~real.unsqueeze(-1), 0)
 
 
 def mask_edges(edges: Tensor, real: Optional[Tensor]) -> Tensor:
-    """``[*batch, n-1, K, K]``, 0 on edges that touch padding."""
+    """``edges`` ``[*batch, n-1, K, K]`` with 0 on edges that touch padding."""
     return edges if real is None else edges.masked_fill(~real[..., 1:, None, None], 0)
 
 
@@ -118,11 +118,11 @@ def _is_moderate(scores: Tensor) -> bool:
     return bool((scores.detach().abs() <= LARGEST_PAIRWISE).all())
 
 
-# Of kernels, for which all leading dimensions are one
+# For kernels, in which all leading dimensions are flattened into one
 
 
 def tables_of_chains(pairwise: Tensor, batch_shape: torch.Size) -> Tensor:
-    """Tables as ``[chains, edges, K, K]``, where either of the first two is 1 if one table serves all."""
+    """Tables as ``[chains, edges, K, K]``; chains or edges that share a table have size 1."""
     if pairwise.dim() == 2:
         return pairwise[None, None]
     tables = pairwise.shape[-3:]
@@ -132,7 +132,7 @@ def tables_of_chains(pairwise: Tensor, batch_shape: torch.Size) -> Tensor:
 
 
 def edge_tables(tables: Tensor, shape: Tuple[int, int]) -> Tensor:
-    """Tables of chains with one for each edge, ``[chains, n-1, K, K]``, for the shape ``[chains, n]``."""
+    """One table for each edge, ``[chains, n-1, K, K]``, of chains of the shape ``[chains, n]``."""
     chains, n = shape
     return tables.expand(chains, n - 1, *tables.shape[2:])
 

@@ -1,6 +1,6 @@
 """Linear chain with K states in plain PyTorch: the specification that the fast implementations are tested against.
 
-One recursion, written against a semiring, whose gradients are marginals, best sequence or sample. It runs on any device
+It is one recursion over a semiring, whose gradients are marginals, the best sequence or a sample. It runs on any device
 and dtype, takes −inf anywhere and can be differentiated any number of times.
 """
 
@@ -17,7 +17,7 @@ from .potentials import NO_STATE, Potentials, mask_edges, mask_states
 def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, marginals in the shape of ``unary`` and, if asked, edge marginals ``[*batch, n-1, K, K]``."""
     log_partition, states, edges = total_and_gradients(*chain.states())
-    # Zero in padding already; this stops an upstream gradient that is not finite there.
+    # Marginals in padding are 0 already. The mask stops upstream gradients there that are not finite.
     states = chain.given_form(mask_states(states, chain.real))
     return log_partition, states, mask_edges(edges, chain.real) if with_edges else None
 
@@ -49,7 +49,7 @@ def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemirin
     if n == 0:
         return unary.sum((-2, -1))
     nothing = unary.new_zeros(batch_shape)
-    # unbind, because the gradient of an index is as large as the tensor that was indexed, once per position.
+    # unbind instead of indexing, whose gradient would be a tensor of the full size for every position.
     positions = unary.unbind(-2)
     edges = _per_edge(unary, pairwise).unbind(-3)
     message = positions[0]
@@ -67,7 +67,7 @@ def total_and_gradients(
 
     Arguments as for :func:`total`. The results carry a graph where gradients are enabled and the potentials need them.
     """
-    # A view made without gradients would not be found among what the value depends on.
+    # torch.autograd.grad would not find a view that was made while gradients were disabled.
     with torch.enable_grad():
         edges = _per_edge(unary, pairwise)
     value, (grad_unary, grad_edges) = value_and_marginals(

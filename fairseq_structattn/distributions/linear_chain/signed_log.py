@@ -1,7 +1,7 @@
-"""Backpropagation through forward–backward in the signed log semifield, as Kim et al. (ICLR 2017) do it in figure 2.
+"""Backpropagation through forward–backward in the signed log-space semifield: figure 2 of Kim et al. (ICLR 2017).
 
-It runs under ``use_backend("paper")``, to be compared with: the others take the closed form, which needs no signed
-logarithms. The right column of the figure gives gradients only after these corrections (the authors' code has them):
+It runs under ``use_backend("paper")``, for comparison: the other backends use the closed form, without signed
+logarithms. The right column of the figure gives gradients only after these corrections, which the authors' code has:
 
 1. ∇α_i(c) is log g_i(c) ⊗ β_i(c) ⊗ −A, without a further log p, and ∇β likewise;
 2. α̂ and β̂ are log 0 beyond both ends, not 0;
@@ -25,7 +25,7 @@ argmax, sample = reference.argmax, reference.sample
 def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]`` and marginals in the shape of ``unary``, once differentiable.
 
-    The paper has no gradient of edge marginals, which are left to the reference where they are asked for.
+    The paper has no gradient of edge marginals; if they are asked for, the reference computes all results.
     """
     if with_edges or chain.positions == 0:
         return reference.expectations(chain, with_edges)
@@ -59,7 +59,7 @@ class _Expectations(torch.autograd.Function):
 
 
 def paper_gradients(unary: Tensor, pairwise: Tensor, lengths: Tensor, grad_marginals: Tensor) -> Tuple[Tensor, Tensor]:
-    """Gradients of Σ g_i(c) p(z_i = c) for unary ``[*batch, n, K]`` and edge scores ``[*batch, n-1, K, K]``.
+    """Gradients of Σ g_i(c) p(z_i = c) with respect to unary ``[*batch, n, K]`` and edges ``[*batch, n-1, K, K]``.
 
     Args:
         unary: ``[*batch, n, K]``, n > 0, finite in padding; −inf is allowed elsewhere.
@@ -69,13 +69,13 @@ def paper_gradients(unary: Tensor, pairwise: Tensor, lengths: Tensor, grad_margi
     """
     n, states = unary.shape[-2:]
     real = (torch.arange(n, device=unary.device) < lengths.unsqueeze(-1)).unsqueeze(-1)
-    # The paper's potentials θ_{i,i+1}(y, c): here the score of an edge and that of its right end.
+    # The paper's potential θ_{i,i+1}(y, c) is the score of an edge plus the unary score of its right end.
     potentials = pairwise.expand(unary.shape[:-2] + (n - 1, states, states)) + unary[..., 1:, None, :]
     edges = potentials.unbind(-3)
     forward = _forward(unary, edges)
     backward = _backward(unary, edges, real)
     log_partition = LogSemiring.sum(forward[0] + backward[0], -1)
-    # An impossible sequence has no mass to be divided.
+    # Impossible chains have Z = 0, by which nothing can be divided.
     log_partition = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)[..., None, None]
 
     alpha, beta = torch.stack(forward, -2), torch.stack(backward, -2)
@@ -127,7 +127,7 @@ def _forward_hat(grad_beta: SignedLog, edges: Tuple[Tensor, ...]) -> List[Signed
 
 
 def _backward_hat(grad_alpha: SignedLog, edges: Tuple[Tensor, ...]) -> List[SignedLog]:
-    # The upstream gradient is 0 in padding, so that what comes from there is 0.
+    # The upstream gradient is 0 in padding, and so are all terms that come from there.
     messages = [_at(grad_alpha, (..., -1, slice(None)))]
     for i in range(len(edges) - 1, -1, -1):
         arriving = SignedLog.exp(edges[i]).times(_at(messages[0], (..., None, slice(None)))).sum(-1)

@@ -2,19 +2,19 @@
 
 Loaded by :mod:`.cuda`.
 
-With a table w of scores of neighbours, the log-odds f that the left hands on are
+With a table w of pairwise scores, the messages f from the left, which are log-odds, are
 
     f_{i+1} = h_{i+1} + log(e^w01 + e^(f_i + w11)) − log(e^w00 + e^(f_i + w10)),
 
 and those from the right likewise, with w transposed. Both logarithms are taken relative to the more likely state, so
-that scores of any size, −inf among them, may stand anywhere: nothing has to be known of the values beforehand, and the
-host never waits. The gradient is the product of the covariance of the parts with the upstream gradient g, from the
-derivatives of the messages in direction g, as in :mod:`.log_odds`.
+scores of any size, including −inf, may occur anywhere. No values are inspected beforehand, so the host never waits.
+The gradient is the product of the covariance of the parts with the upstream gradient g, computed from the derivatives
+of the messages in direction g, as in :mod:`.log_odds`.
 
-A lane holds a chain, because nothing is then exchanged along the recursion, and reads it in tiles of a few positions,
-transposed on the chip, because lanes that walked along rows of their own would touch 32 lines of memory each step. The
-sweep from the left keeps only the messages that enter each tile; the sweep back computes those within it again, in
-registers. Scores and upstream gradients are so read twice and results written once.
+Each lane computes one chain, so that nothing is exchanged along the recursion. Lanes read tiles of a few positions,
+which are transposed on the chip: if each lane read its own row, a step would touch 32 cache lines. The sweep from the
+left stores only the messages that enter each tile; the sweep back recomputes the others in registers. So scores and
+upstream gradients are read twice and results are written once.
 """
 
 import torch
@@ -28,12 +28,12 @@ from ..operations import Operation
 from . import reference
 from .potentials import edge_tables, without_padding
 
-# Chains of a program, one for each lane of its only warp, and positions in registers at once: scores and messages going
-# forward; scores, messages, upstream gradients and derivatives of messages going backward.
+# Chains of a program, one for each lane of its only warp, and positions held in registers: scores and messages in the
+# forward pass; scores, messages, upstream gradients and derivatives of messages in the backward pass.
 CHAINS = 32
 NUM_WARPS = 1
 FORWARD_TILE, BACKWARD_TILE = 8, 4
-# Stands for −inf: a difference of two is no NaN. What is impossible scores below half of it.
+# Stands for −inf, so that differences are not NaN. Scores below half of it count as impossible.
 FORBIDDEN = tl.constexpr(-1e30)
 IMPOSSIBLE = tl.constexpr(-5e29)
 
@@ -63,7 +63,7 @@ class LaneExpectations(Operation):
         (unary, tables, lengths), (log_partition, _) = (tensor.contiguous() for tensor in inputs), outputs
         grad_log_partition, grad_marginals = upstream
         chains, n = unary.shape
-        # A number that is repeated takes no memory, and no time to be read.
+        # An expanded number takes no memory, and no time to read.
         nothing = unary.new_zeros(())
         grad_log_partition = nothing.expand(chains) if grad_log_partition is None else grad_log_partition
         grad_marginals = nothing.expand(chains, n) if grad_marginals is None else grad_marginals
@@ -107,7 +107,7 @@ def forward_kernel(
     unary, tables, lengths, log_partition, marginals, entering, chains, n, table_stride,
     PER_EDGE: tl.constexpr, CHAINS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Fills ``log_partition`` and ``marginals``. ``entering`` ``[tiles, chains]`` is scratch: messages into tiles."""
+    """Fill ``log_partition`` and ``marginals``. ``entering`` ``[tiles, chains]`` is scratch for messages into tiles."""
     rows, real, length, longest = _chains_of_program(lengths, chains, n, CHAINS)
     end = tl.where(real, n, 0)
     tables += rows * table_stride
@@ -126,7 +126,7 @@ def forward_kernel(
     total += tl.log2(1 + tl.exp2(-tl.abs(message)))
     log_z = tl.where(length == 0, 0.0, tl.where(total < IMPOSSIBLE, float("-inf"), total * LOG_2))
     tl.store(log_partition + rows, log_z, mask=real)
-    # What follows reads messages that other lanes may have stored.
+    # The code below reads messages that other lanes may have stored.
     tl.debug_barrier()
     message = tl.full([CHAINS, 1], FORBIDDEN, unary.dtype.element_ty)
     for done in range(tiles):
@@ -146,11 +146,11 @@ def backward_kernel(
     chains, n, table_stride, log_partition_stride, row_stride, column_stride,
     PER_EDGE: tl.constexpr, CHAINS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Fills ``grad_unary`` and ``grad_tables``. ``entering`` ``[2, tiles, chains]`` is for messages into tiles, and
-    their derivatives."""
+    """Fill ``grad_unary`` and ``grad_tables``. ``entering`` ``[2, tiles, chains]`` is scratch for messages into tiles
+    and their derivatives."""
     rows, real, length, longest = _chains_of_program(lengths, chains, n, CHAINS)
     end = tl.where(real, n, 0)
-    # Nothing is read of an impossible chain, whose gradients are zero.
+    # Impossible chains are not read; their gradients are zero.
     length = tl.where(tl.load(log_partition + rows, mask=real, other=0.0) == float("-inf"), 0, length)
     tables += rows * table_stride
     table = _load_table(tables, 0, length > 1)
@@ -169,7 +169,7 @@ def backward_kernel(
         _, _, message, tangent = _left_tangents(
             scores, direction, message, tangent, tile * TILE, length, tables, table, PER_EDGE
         )
-    # What follows reads messages that other lanes may have stored.
+    # The code below reads messages that other lanes may have stored.
     tl.debug_barrier()
     edges = grad_tables + rows * (4 * (n - 1) if PER_EDGE else 4)
     message, tangent = tl.full([CHAINS, 1], FORBIDDEN, unary.dtype.element_ty), tl.zeros_like(message)
@@ -196,19 +196,19 @@ def backward_kernel(
         _store_table(edges, 0, real, sums)
 
 
-# Sweeps over a tile ``[chains, positions]``, which is halved until one position is left: halves, and the states of the
-# recursions, ``[chains, 1]``, stay in the registers of a chain's lane.
+# Sweeps over a tile ``[chains, positions]``, which is halved recursively down to single positions. Halves and messages
+# ``[chains, 1]`` stay in the registers of a chain's lane.
 
 
 @triton.jit
 def _left_messages(scores, message, total, factor, start, length, tables, table, PER_EDGE: tl.constexpr):
-    """Messages f of the positions; the last of them, and what it was divided by, 2^``total`` · ``factor``."""
+    """Messages f of the positions; the last message, and its normaliser 2^``total`` · ``factor``."""
     if scores.shape[1] == 1:
         w00, w01, w10, w11 = _edge_table(tables, table, start - 1, _has_left_neighbour(start, length), PER_EDGE)
         to_zero, to_one = _hand_on(message, w00, w10), _hand_on(message, w01, w11)
         following = scores + _log_odds(to_zero, to_one)
         real = length > start
-        # The more likely state has the score 0 in a message.
+        # In a message, the more likely state has the score 0.
         total += tl.where(real, tl.where(following > 0, scores + to_one[0], to_zero[0]), 0.0)
         factor *= tl.where(real, 1 + tl.where(following > 0, to_one[1], to_zero[1]), 1.0)
         message = tl.where(real, following, message)
@@ -273,8 +273,8 @@ def _gradients(
     scores, direction, left, left_tangent, message, tangent, sums, scale,
     start, length, end, tables, table, edges, PER_EDGE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the scores of the positions; the message c of the first and its derivative, and the sums of the
-    gradients of the table so far, or, where each edge has a table, stores to ``edges``."""
+    """Gradients of the scores of the positions; the message c of the first and its derivative; and the sum so far of
+    the gradients of the table. If each edge has a table, gradients of tables are stored to ``edges`` instead."""
     if scores.shape[1] == 1:
         w00, w01, w10, w11 = _edge_table(tables, table, start, length > start + 1, PER_EDGE)
         from_zero, from_one = _hand_on(message, w00, w01), _hand_on(message, w10, w11)
@@ -284,7 +284,7 @@ def _gradients(
         arrived = (one_beside_one - one_beside_zero) * tangent
         one, zero = _probabilities(left + increment)
         gradient = one * (zero * (left_tangent + arrived) + scale)
-        # Two-slice marginals, and how far the derivative of each pair of states exceeds the expected one.
+        # Edge marginals, and the derivative of each pair of states less its expectation.
         m00, m01, m10, m11 = (
             zero * zero_beside_zero,
             zero * one_beside_zero,
@@ -329,9 +329,9 @@ def _gradients(
 
 @triton.jit
 def _hand_on(message, beside_zero, beside_one):
-    """The mass that a message gives to a state whose table has these scores beside its two: 2^largest · (1 + rest); and
-    the log-odds that it came from state 1."""
-    # The more likely of the two states of a message has the score 0.
+    """The mass 2^largest · (1 + rest) that a message gives to a state, whose pairwise scores with the states 0 and 1
+    are given; and the log-odds that the mass came from state 1."""
+    # In a message, the more likely state has the score 0.
     shift = tl.maximum(message, 0.0)
     from_zero, from_one = beside_zero - shift, beside_one + (message - shift)
     log_odds = from_one - from_zero
@@ -340,14 +340,14 @@ def _hand_on(message, beside_zero, beside_one):
 
 @triton.jit
 def _log_odds(to_zero, to_one):
-    """The logarithm of the ratio of two masses. Of NaN, it is the rest that remembers."""
+    """The logarithm of the ratio of two masses. A NaN is carried by ``rest``."""
     quotient = (to_one[1] - to_zero[1]) / (2 + to_one[1] + to_zero[1])
     square = quotient * quotient
     if square.dtype == tl.float64:
         logarithm = tl.log2((1 + to_one[1]) / (1 + to_zero[1]))
     else:
-        # The series of 2 artanh(quotient), where |quotient| ≤ 1/3, interpolated at the roots of a Chebyshev polynomial
-        # with an error of 4e-9. It takes a third of the instructions of a logarithm.
+        # A polynomial for 2 artanh(quotient) with |quotient| ≤ 1/3, interpolated at Chebyshev nodes, with an error of
+        # 4e-9. It takes a third of the instructions of a logarithm.
         series = 0.20012298 + (0.13982579 + 0.14078889 * square) * square
         series = 1 + (0.33333161 + series * square) * square
         logarithm = (2 * LOG2_E * quotient) * series
@@ -356,7 +356,7 @@ def _log_odds(to_zero, to_one):
 
 @triton.jit
 def _probabilities(log_odds):
-    """The probabilities of 1 and of 0, each as precise as the other."""
+    """The probabilities of 1 and of 0, with equal relative precision."""
     small = tl.exp2(-tl.abs(log_odds))
     likely = 1 / (1 + small)
     unlikely = small * likely
@@ -368,7 +368,7 @@ def _probabilities(log_odds):
 
 @triton.jit
 def _has_left_neighbour(position, length):
-    # A tensor comes first in comparisons: in the interpreter, positions are constants, which do not compare with one.
+    # The tensor stands first in comparisons: in the interpreter positions are constants, which cannot stand first.
     return (length > position) & (length > length - position)
 
 
@@ -386,10 +386,10 @@ def _joined(early, late):
 
 @triton.jit
 def _chains_of_program(lengths, chains, n, CHAINS: tl.constexpr):
-    """Numbers of the chains, whether they exist, their lengths, each ``[chains, 1]``, and the largest length."""
+    """Indices of the chains, whether they exist, their lengths, each ``[chains, 1]``, and the largest length."""
     rows = tl.program_id(0).to(tl.int64) * CHAINS + tl.arange(0, CHAINS)[:, None]
     real = rows < chains
-    # On a device nobody looks whether lengths are in range.
+    # The host does not check lengths on a device, so they are clamped here.
     length = tl.minimum(tl.maximum(tl.load(lengths + rows, mask=real, other=0), 0), n).to(tl.int32)
     return rows, real, length, tl.max(length)
 
@@ -413,7 +413,7 @@ def _store_tile(pointers, start, end, values, TILE: tl.constexpr):
 
 @triton.jit
 def _store_zeros(pointers, tile, n, end, CHAINS: tl.constexpr, TILE: tl.constexpr):
-    """Zeros from tile number ``tile`` on, where there is padding only."""
+    """Store zeros from tile number ``tile`` on, where all positions are padding."""
     zeros = tl.zeros([CHAINS, TILE], pointers.dtype.element_ty)
     for start in range(tile * TILE, n, TILE):
         _store_tile(pointers, start, end, zeros, TILE)
@@ -421,7 +421,7 @@ def _store_zeros(pointers, tile, n, end, CHAINS: tl.constexpr, TILE: tl.constexp
 
 @triton.jit
 def _edge_table(tables, table, edge, exists, PER_EDGE: tl.constexpr):
-    """The table of an edge; zeros where there is none, by which a message from nowhere leaves every state as it is."""
+    """The table of an edge; zeros if there is no edge, which leaves the scores of both states as they are."""
     if PER_EDGE:
         return _load_table(tables, edge, exists)
     else:
@@ -453,7 +453,7 @@ def _store_table(pointers, edge, mask, table):
 
 @triton.jit
 def _binary(scores):
-    """Scores in units of log 2, in which an exponential is one instruction, and without −inf."""
+    """Scores in units of log 2, so that an exponential is one instruction, with −inf replaced."""
     scores *= LOG2_E
     return tl.where(scores < FORBIDDEN, FORBIDDEN, scores)
 
@@ -464,7 +464,7 @@ def _configurations():
     for kernel, tile in ((forward_kernel, FORWARD_TILE), (backward_kernel, BACKWARD_TILE)):
         constants = {"CHAINS": CHAINS, "TILE": tile}
         if "column_stride" in kernel.arg_names:
-            # Triton makes a constant of a stride of 1.
+            # Triton treats a stride of 1 as a constant.
             constants["column_stride"] = 1
         arguments = {name: "i32" for name in kernel.arg_names if name not in constants and name != "PER_EDGE"}
         arguments.update({name: "*fp32" for name in tensors if name in arguments}, lengths="*i64")

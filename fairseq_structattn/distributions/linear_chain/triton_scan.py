@@ -1,23 +1,23 @@
 """Binary linear chain in Triton, by scans along the positions, with a backward pass in closed form.
 
-Loaded by :mod:`.cuda`. The step from a position to the next is a 2×2 matrix of weights, and messages are products of
-such matrices with a vector. A program holds a chain, a lane two positions, and an associative scan multiplies the
+Loaded by :mod:`.cuda`. The step from one position to the next is a 2×2 matrix of weights, and messages are products of
+such matrices with a vector. A program computes a chain, a lane two positions, and an associative scan multiplies the
 matrices: its depth grows with the logarithm of the number of positions. (Hassan, Särkkä & García-Fernández, IEEE
 Transactions on Signal Processing 2021.)
 
-Sums and products of positive numbers cancel nothing, and each of the four entries has a unit of its own
-(:mod:`..triton_scaled`): no size of scores is out of reach, and the error of a probability does not grow with it. A
-message is the ratio of the masses of state 1 and of state 0, a number with a unit as well, 0 if state 1 is impossible
-and with the unit +∞ if state 0 is.
+Sums and products of positive numbers have no cancellation, and each matrix entry has an exponent (``unit``) of its own
+(:mod:`..kernels.triton_scaled`). So scores may have any size, and the error of a probability does not depend on it. A
+message is the ratio of the mass of state 1 to that of state 0, also with an exponent. It is 0 if state 1 is impossible,
+and its exponent is +∞ if state 0 is impossible.
 
-The gradient is the product of the covariance of the parts with the upstream gradient g, from the derivatives of the
-logarithms of the messages in direction g. With β_b = P(z_{i-1} = 1 | z_i = b), α_a = P(z_{i+1} = 1 | z_i = a) and G the
-upstream gradient of edge marginals, those from the left, with the score of i, and from the right, without it, are
+The gradient is the product of the covariance of the parts with the upstream gradient g. It is computed from ḟ and ḃ,
+the derivatives, in direction g, of the logarithms of the messages from the left (with the score of i) and from the
+right (without it). With β_b = P(z_{i-1} = 1 | z_i = b), α_a = P(z_{i+1} = 1 | z_i = a), and G = g of edge marginals:
 
     ḟ_i = g_i + (β_1 − β_0) ḟ_{i-1} + β_1 G_11 + (1 − β_1) G_01 − β_0 G_10 − (1 − β_0) G_00,
     ḃ_i = (α_1 − α_0) (g_{i+1} + ḃ_{i+1}) + α_1 G_11 + (1 − α_1) G_10 − α_0 G_01 − (1 − α_0) G_00,
 
-scans of affine maps whose factors lie between −1 and 1. (Expectation semiring: Li & Eisner, EMNLP 2009.)
+Both are scans of affine maps with factors between −1 and 1. (Expectation semiring: Li & Eisner, EMNLP 2009.)
 """
 
 from typing import Optional
@@ -33,8 +33,8 @@ from ..operations import Operation
 from . import reference
 from .potentials import edge_tables, without_padding
 
-# Positions treated at once and the warps that do it, two positions to a lane: the first that has room for all, or the
-# last, several times. (With one position to a lane, ptxas spills registers for the sake of more programs.)
+# Positions of a tile and warps of a program, with two positions to a lane. The first pair that holds the whole chain is
+# used, or else several tiles of the last. (With one position to a lane, ptxas spills registers to run more programs.)
 TILES = ((64, 1), (128, 2), (256, 4))
 
 
@@ -54,7 +54,7 @@ class ScanExpectations(Operation):
         chains, n = unary.shape
         log_partition, marginals = unary.new_empty(chains), torch.empty_like(unary)
         edges = unary.new_empty(chains, n - 1, 2, 2) if with_edges else None
-        # Ratios of the masses from the left and from the right, each with its unit.
+        # Messages (ratios of masses) from the left and from the right, each with its exponent.
         messages = unary.new_empty(4, chains, n)
         _launch(
             forward_kernel, unary, tables, ends, lengths, log_partition, marginals, messages, _or(edges, unary),
@@ -66,7 +66,7 @@ class ScanExpectations(Operation):
         unary, tables, ends, lengths = (None if tensor is None else tensor.contiguous() for tensor in inputs[:4])
         (log_partition, _, _, messages), (grad_log_partition, grad_marginals, grad_edges) = outputs, upstream
         chains, n = unary.shape
-        # A number that is repeated takes no memory, and no time to be read.
+        # An expanded number takes no memory, and no time to read.
         nothing = unary.new_zeros(())
         grad_log_partition = nothing.expand(chains) if grad_log_partition is None else grad_log_partition
         grad_marginals = nothing.expand(chains, n) if grad_marginals is None else grad_marginals
@@ -108,7 +108,7 @@ scan_expectations = ScanExpectations()
 def _launch(
     kernel: triton.JITFunction, unary: Tensor, tables: Tensor, ends: Optional[Tensor], *others, **flags
 ) -> None:
-    """Run a kernel with a program for each chain. What a flag says is absent is not read, whatever tensor is there."""
+    """Run a kernel with a program for each chain. Tensors that the flags declare absent are placeholders, not read."""
     chains, n = unary.shape
     if chains == 0:
         return
@@ -137,7 +137,7 @@ def forward_kernel(
     unary, tables, ends, lengths, log_partition, marginals, messages, edges,
     chains, n, table_stride, edge_stride, ends_stride, has_ends, with_edges, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Fills ``log_partition``, ``marginals``, ``messages`` and, with ``with_edges``, ``edges``."""
+    """Fill ``log_partition``, ``marginals``, ``messages`` and, with ``with_edges``, ``edges``."""
     chain = tl.program_id(0).to(tl.int64)
     length = _length_of(lengths, chain, n)
     size = chains.to(tl.int64) * n
@@ -162,11 +162,11 @@ def forward_kernel(
     log_z = tl.where(length == 0, 0.0, _log_partition(value, unit, total, end_zero, end_one))
     tl.store(log_partition + chain + tl.arange(0, 1), log_z)
     possible = log_z != float("-inf")
-    # What follows reads messages that other lanes have stored.
+    # The code below reads messages that other lanes have stored.
     tl.debug_barrier()
     value, unit = _surely_zero(unary)
     for tile in range(tiles):
-        # From the end: lanes count backwards.
+        # From the end of the chain: lanes count backwards.
         position = length - 1 - tile * TILE - lanes
         real, last = position >= 0, position == length - 1
         w00, w01, w10, w11 = _load_table(tables, edge_stride, position, real & ~last, float("-inf"))
@@ -203,11 +203,11 @@ def backward_kernel(
     grad_unary, grad_tables, grad_ends, tangents, log_partition_stride, row_stride, column_stride, grad_tables_stride,
     chains, n, table_stride, edge_stride, ends_stride, has_ends, with_edges, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Fills ``grad_unary``, ``grad_tables`` and, with ``has_ends``, ``grad_ends``. ``tangents`` ``[chains, n]`` is for
-    derivatives of the messages from the left."""
+    """Fill ``grad_unary``, ``grad_tables`` and, with ``has_ends``, ``grad_ends``. ``tangents`` ``[chains, n]`` is
+    scratch for derivatives of the messages from the left."""
     chain = tl.program_id(0).to(tl.int64)
     length = _length_of(lengths, chain, n)
-    # Nothing is read of an impossible chain, whose gradients are zero.
+    # Impossible chains are not read; their gradients are zero.
     length = tl.where(tl.load(log_partition + chain) == float("-inf"), 0, length)
     size = chains.to(tl.int64) * n
     unary, messages, grad_unary = unary + chain * n, messages + chain * n, grad_unary + chain * n
@@ -239,7 +239,7 @@ def backward_kernel(
         tangent = _last(derivative, lanes, TILE)
     if has_ends != 0:
         tl.store(grad_ends + tl.arange(0, 4), tl.zeros([4], unary.dtype.element_ty))
-    # What follows reads derivatives that other lanes have stored, and stores over these zeros.
+    # The code below reads derivatives that other lanes have stored, and overwrites these zeros.
     tl.debug_barrier()
     tangent = tl.zeros_like(scale)
     sum00, sum01, sum10, sum11 = tangent, tangent, tangent, tangent
@@ -266,7 +266,7 @@ def backward_kernel(
             _store_end(grad_ends, real & (position == 0), grad_zero, grad_one)
             _store_end(grad_ends + 2, last, grad_zero, grad_one)
 
-        # How far the derivative of each pair of states on the left edge exceeds the expected one.
+        # The derivative of each pair of states on the left edge less its expectation.
         m00, m01, m10, m11 = _left_edge(messages, size, tables, edge_stride, position, has_left, zero, one)
         g00, g01, g10, g11 = _load_table(grad_edges, 4, position - 1, has_left & has_upstream, 0.0)
         before = tl.load(tangents + position - 1, mask=has_left, other=0.0)
@@ -295,10 +295,10 @@ def backward_kernel(
 
 @triton.jit
 def _scan(real, w00, w01, w10, w11, score, OF_SOURCE: tl.constexpr, value, unit):
-    """Messages at all positions from the one that enters the tile, and the masses they were divided by, with units.
+    """Messages at all positions and their normalisers, with exponents, given the message that enters the tile.
 
-    ``w`` are scores of the steps that arrive at the positions, from state to state, and ``score`` that of state 1 where
-    a step begins (with ``OF_SOURCE``) or ends. Where no position is real, a step leaves the message as it is.
+    ``w`` are the scores of pairs of states for the steps into the positions. ``score`` is that of state 1 at the start
+    (with ``OF_SOURCE``) or the end of a step. Steps in padding leave the message unchanged.
     """
     v00, u00 = scaled_exp(tl.where(real, w00, 0.0))
     v01, u01 = scaled_exp(w01)
@@ -326,7 +326,7 @@ def _scan(real, w00, w01, w10, w11, score, OF_SOURCE: tl.constexpr, value, unit)
 def _product(
     a00, p00, a01, p01, a10, p10, a11, p11, a_common, b00, q00, b01, q01, b10, q10, b11, q11, b_common
 ):  # fmt: skip
-    """The product of two matrices of numbers with units, whose largest unit is taken out."""
+    """The product of two matrices of scaled numbers, with the largest exponent factored out."""
     v00, u00 = _sum_of_products(a00, p00, b00, q00, a01, p01, b10, q10)
     v01, u01 = _sum_of_products(a00, p00, b01, q01, a01, p01, b11, q11)
     v10, u10 = _sum_of_products(a10, p10, b00, q00, a11, p11, b10, q10)
@@ -344,7 +344,7 @@ def _sum_of_products(a, a_unit, b, b_unit, c, c_unit, d, d_unit):
 
 @triton.jit
 def _scan_affine(factor, term, value):
-    """x_i = factor_i · x_{i-1} + term_i, where ``value`` comes before the first."""
+    """x_i = factor_i · x_{i-1} + term_i with ``value`` as the initial x."""
     factor, term = tl.associative_scan((factor, term), 0, _composition)
     return factor * value + term
 
@@ -364,14 +364,14 @@ def _last(values, lanes, TILE: tl.constexpr):
 
 @triton.jit
 def _surely_zero(unary):
-    """The message that enters a chain from either end, where scores of ends are those of an edge from state 0."""
+    """The message that enters a chain from either end. Scores of an end are those of an edge from state 0."""
     value = tl.zeros([1], unary.dtype.element_ty)
     return value, value + float("-inf")
 
 
 @triton.jit
 def _masses(value, unit):
-    """A message as masses of the states 0 and 1, the larger with the unit 0."""
+    """A message as masses of the states 0 and 1, the larger of which has the exponent 0."""
     return tl.where(unit == float("inf"), 0.0, 1.0), -tl.maximum(unit, 0.0), value, tl.minimum(unit, 0.0)
 
 
@@ -386,18 +386,18 @@ def _log_partition(value, unit, total, end_zero, end_one):
 
 @triton.jit
 def _shares_of_states(value, unit):
-    """P(z_i = 0) and P(z_i = 1) from their ratio."""
+    """P(z_i = 0) and P(z_i = 1), given their ratio."""
     zero, zero_unit, one, one_unit = _masses(value, unit)
     return _shares(zero, zero_unit, one, one_unit)
 
 
 @triton.jit
 def _shares(a, a_unit, b, b_unit):
-    """The shares of two masses in their sum, each as precise as the other; zeros of an empty sum."""
+    """The shares of two masses in their sum, with equal relative precision; zeros if both masses are 0."""
     common = tl.maximum(a_unit, b_unit)
     a, b = a * power_of_two(a_unit - common), b * power_of_two(b_unit - common)
     larger, smaller = tl.where(a > b, a, b), tl.where(a > b, b, a)
-    # Exactly 1, and its complement 0, beside an empty mass.
+    # If the smaller mass is 0, the shares are exactly 1 and 0.
     quotient = smaller / tl.where(larger == 0, 1.0, larger)
     likely = tl.where(larger == 0, 0.0, 1 / (1 + quotient))
     unlikely = quotient * likely
@@ -446,7 +446,7 @@ def _left_edge(messages, size, tables, edge_stride, position, has_left, zero, on
 
 @triton.jit
 def _length_of(lengths, chain, n):
-    # On a device nobody looks whether lengths are in range.
+    # The host does not check lengths on a device, so they are clamped here.
     return tl.minimum(tl.maximum(tl.load(lengths + chain), 0), n).to(tl.int32)
 
 
@@ -484,7 +484,7 @@ def _store_message(messages, size, position, mask, value, unit):
 
 @triton.jit
 def _load_table(tables, stride, edge, mask, other):
-    """Numbers of the pairs of states 00, 01, 10 and 11."""
+    """The entries of a table for the pairs of states 00, 01, 10 and 11."""
     pointers = tables + edge * stride
     return (
         tl.load(pointers, mask=mask, other=other),
@@ -513,5 +513,5 @@ def _configurations():
             yield kernel, arguments, {"TILE": tile}, num_warps
 
 
-# What the launches above compile for float32.
+# All kernels that the launches above compile for float32.
 CONFIGURATIONS = tuple(_configurations())

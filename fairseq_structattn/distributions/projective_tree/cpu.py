@@ -1,16 +1,16 @@
 """Projective dependency trees on the CPU, compiled, with a backward pass in closed form. O(n²) memory, O(n³) time.
 
-Inside and outside pass run on probabilities, not on logarithms: sums and products replace every logsumexp, and an arc's
-marginal is the product of its inside and its outside. The gradient of the marginals for an upstream gradient g is
+The inside and outside passes run on weights instead of logarithms, so every logsumexp is a sum of products. An arc's
+marginal is the product of its inside and outside values. The gradient of the marginals for an upstream gradient g is
 Cov(arcs) · g, and a covariance is symmetric: the backward pass is the forward-mode derivative of both passes in
 direction g. (Expectation semiring: Li & Eisner, EMNLP 2009. The same quantities as the backpropagation of Kim et al.,
 ICLR 2017, figure 7, without signed logarithms.)
 
-A word has one head in every tree, so a constant may be taken off the scores of its heads. The best of them plus
-log(27/4), by which the number of trees grows with each word, keeps the numbers of the inside pass from growing. They
-are exact as long as Z is not small: what underflows belongs to parts of probability below 2⁻¹⁰²² / Z. The other
-sentences are computed once more with scaled numbers, each with a unit of its own: slower, and exact for scores of any
-size.
+A word has one head in every tree, so a constant may be subtracted from the scores of its heads. The constant is the
+best of these scores plus log(27/4), since each word multiplies the number of trees by 27/4: this keeps inside values
+from growing. Results are accurate unless Z is small: values that underflow belong to parts of probability below
+2⁻¹⁰²² / Z. Sentences with a small Z are computed again with scaled numbers, each with its own exponent (``unit``),
+which is slower and accurate for scores of any size.
 """
 
 import math
@@ -92,7 +92,7 @@ def sample(
     """Heads ``[count, batch, n]`` of samples, :data:`NO_HEAD` in padding and where no tree is possible."""
     batch, _, n = scores.shape
     heads = torch.full((count, batch, n), NO_HEAD, device=scores.device)
-    # Two choices for each arc: where the halves under it meet, and what lies beyond it.
+    # Two choices for each arc: the split point under it, and the extent of the span beyond it.
     uniforms = uniform((count, batch, 2 * n), scores.device, generator)
     scores = _lowered(scores.double())[0]
     problem = _array(scores), _array(lengths), single_root
@@ -105,7 +105,7 @@ class _Expectations(Operation):
 
     name = "projective_trees"
     arguments = "Tensor scores, Tensor lengths, bool single_root"
-    # Not the charts: to fill them in again takes no longer than to fetch them from memory.
+    # Charts are not kept: filling them in again takes no longer than reading them from memory.
     potentials, results, outputs, kept = 1, 2, 3, (1, 2)
 
     def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
@@ -139,7 +139,7 @@ _expectations = _Expectations()
 
 
 def _lowered(scores: Tensor) -> Tuple[Tensor, Tensor]:
-    """Scores less a constant for each word, and the sum of these constants ``[batch]``."""
+    """Scores less a constant for each word, and the sum of the constants, ``[batch]``."""
     constants = scores.amax(1, keepdim=True) + LOG_TREES_PER_WORD
     constants = constants.masked_fill(constants == NEGATIVE_INFINITY, 0)
     return scores - constants, constants.sum((1, 2))
@@ -235,10 +235,10 @@ def _sample(first, stride, scores, lengths, single_root, uniforms, heads):
 
 @subroutine
 def _inside(scores, values, units, n, single_root):
-    """The inside charts of lowered scores; returns whether they are scaled."""
+    """Fill the inside charts of lowered scores, and return whether they are scaled."""
     _set_weights(scores, values, units, n, False)
     inside_numbers((values,), n, single_root)
-    # Not so for NaN, which is to come out as it went in.
+    # The comparison is false for NaN, which is propagated.
     scaled = values[whole_sentence(n)] < SMALLEST_PARTITION
     if scaled:
         _set_weights(scores, values, units, n, True)
@@ -265,18 +265,18 @@ def _set_weights(scores, values, units, n, scaled):
 
 @subroutine
 def _scaled_exp(score):
-    """exp(score) as value · 2^unit with a value from 1 to 2."""
+    """exp(score) as value · 2^unit with a value between 1 and 2."""
     if score == NEGATIVE_INFINITY:
         return 0.0, NEGATIVE_INFINITY
     unit = np.floor(score / LOG_2)
     rest = (score - unit * LOG_2_HIGH) - unit * LOG_2_LOW
-    # The difference of huge scores is all rounding error.
+    # For huge scores the difference is rounding error alone.
     return math.exp(min(max(rest, 0.0), LOG_2)), unit
 
 
 @subroutine
 def _mirror_units(units, n):
-    """Give outsides the units in which their products with the insides are probabilities."""
+    """Set the exponents of outside values so that their products with inside values are probabilities."""
     size = chart_size(n)
     for at in range(OUTSIDE * size):
         units[OUTSIDE * size + at] = -units[at]
@@ -289,7 +289,7 @@ def _set_directions(direction, values, tangents, n):
         for word in range(1, n + 1):
             if head != word:
                 at = arc_position(RIGHT_WEIGHT, LEFT_WEIGHT, head, word, n)
-                # Nothing reaches a forbidden arc, not even NaN.
+                # Upstream gradients of forbidden arcs, even NaN, are ignored.
                 if values[at] != 0:
                     tangents[at] = values[at] * direction[head, word - 1]
 
@@ -304,11 +304,11 @@ def _add_arc_products(insides, outsides, arcs, n):
                 arcs[head, word - 1] += insides[at] * outsides[around + at]
 
 
-# Trees out of the inside charts. ``choose(charts, a, a_step, b, b_step, count, uniform)`` picks a term of a sum.
+# Trees from the inside charts. ``choose(charts, a, a_step, b, b_step, count, uniform)`` picks a term of a sum.
 
 
 def _read_tree(choose):
-    """A function that takes a tree apart from the top, and writes down its heads."""
+    """A function that chooses a tree top-down and writes its heads."""
 
     @subroutine
     def read(charts, uniforms, stack, heads, n):
@@ -343,7 +343,7 @@ def _read_tree(choose):
 
 @subroutine
 def _push(stack, waiting, chart, width, start):
-    # A single node has nothing more to choose.
+    # A single node needs no choice.
     if width == 0:
         return waiting
     stack[waiting, 0], stack[waiting, 1], stack[waiting, 2] = chart, width, start

@@ -1,33 +1,32 @@
-"""The recursions of projective trees, compiled for the CPU. Loaded by :mod:`.cpu`, which says what they compute.
+"""The recursions of projective trees, compiled for the CPU. Loaded by :mod:`.cpu`, which describes their results.
 
-With (i, j) a span of nodes, 0 the root, and w(h→m) the weight of an arc,
+For a span of nodes (i, j), where node 0 is the root, and arc weights w(h→m),
 
     both(i, j)      = Σ_{i≤k<j} right(i, k) · left(k+1, j)
     right_arc(i, j) = both(i, j) · w(i→j)                     left_arc(i, j) = both(i, j) · w(j→i)
     right(i, j)     = Σ_{i<k≤j} right_arc(i, k) · right(k, j)
     left(i, j)      = Σ_{i≤k<j} left(i, k) · left_arc(k, j)
 
-and Z = right(0, n): Eisner (COLING 1996), in the form of figure 6 of Kim et al. (ICLR 2017) with the sum that both
-directions of an arc share taken once. Complete spans have their head at the left (``right``) or right end; in an
-incomplete one an arc joins the two ends. The outside of a span is the derivative of log Z.
+and Z = right(0, n): Eisner (COLING 1996), in the form of figure 6 of Kim et al. (ICLR 2017), except that the sum shared
+by both directions of an arc is computed once. A complete span has its head at the left end (``right``) or at the right
+end (``left``). In an incomplete span, an arc joins the two ends. The outside value of a span is ∂ log Z / ∂ inside.
 
-**Charts.** The span (i, i + width) is at ``width · stride + i``. All spans of a width are independent, and the terms of
-a sum lie at fixed distances from one another: eight spans are treated side by side in a vector register. Outside its
-triangle a chart is zero, and each row ends in at least eight zeros, so that spans that would end beyond the sentence,
-or begin before it (where the end of the row above is), get zeros by themselves. The charts of a sentence follow each
-other in one flat array.
+**Charts.** The span (i, i + width) is at ``width · stride + i``. All spans of one width are independent, and the terms
+of a sum lie at fixed distances, so eight spans are computed at once in a vector register. A chart is zero outside its
+triangle, and each row ends in at least eight zeros. So spans that would end after the sentence, or begin before it (in
+the end of the row above), read zeros. The charts of a sentence follow each other in one flat array.
 
-**Algebras.** The recursions are written against a step that adds products to eight sums, and that decides what is
-computed from which arrays: numbers, scaled numbers (each with a power of two of its own as its unit), either of them
-along with their derivatives in some direction, or best scores.
+**Algebras.** The recursions are generic in a step that adds products to eight sums. The step determines what is
+computed, on which arrays: numbers; scaled numbers, each with its own exponent (``unit``); either of these with their
+derivatives in some direction; or best scores.
 """
 
 from ..kernels.numba_compile import subroutine
 from ..kernels.numba_simd import LANES, add, fill, load, maximum, multiply, multiply_add, power_of_two, store, subtract
 from ..semirings import NEGATIVE_INFINITY
 
-# Charts, in the order in which they follow each other; OUTSIDE + c is the outside of c. BOTH comes first because
-# nothing is read from what would be above its first row.
+# Charts, in the order in which they follow each other; OUTSIDE + c is the outside chart of c. BOTH comes first because
+# no step reads above its first row.
 BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC, OUTSIDE, RIGHT_WEIGHT, LEFT_WEIGHT = 0, 1, 2, 3, 4, 5, 10, 11
 CHARTS = 12
 
@@ -40,7 +39,7 @@ LARGEST_VALUE = 2.0**LARGEST_EXPONENT
 
 @subroutine
 def stride_of(n):
-    # An odd number of cache lines, or a walk down a column would use few sets of the cache.
+    # An odd number of cache lines, because otherwise a walk down a column would use few sets of the cache.
     return ((n + 2 * LANES) // LANES | 1) * LANES
 
 
@@ -51,13 +50,13 @@ def chart_size(n):
 
 @subroutine
 def whole_sentence(n):
-    """Where Z is."""
+    """Index of the span of the whole sentence, whose value is Z."""
     return RIGHT * chart_size(n) + n * stride_of(n)
 
 
 @subroutine
 def arc_position(right_chart, left_chart, head, word, n):
-    """Where the span of an arc is, in the chart of its direction."""
+    """Index of the span of an arc in the chart of its direction."""
     if head < word:
         return right_chart * chart_size(n) + (word - head) * stride_of(n) + head
     return left_chart * chart_size(n) + (head - word) * stride_of(n) + word
@@ -65,7 +64,7 @@ def arc_position(right_chart, left_chart, head, word, n):
 
 @subroutine
 def clear(chart, zero, one, n):
-    """Empty charts but for spans of a single node: complete ones have the value one."""
+    """Reset the charts to zero, except complete spans of a single node, which have the value one."""
     size = chart_size(n)
     chart[: CHARTS * size] = zero
     chart[RIGHT * size : RIGHT * size + n + 1] = one
@@ -76,7 +75,7 @@ def clear(chart, zero, one, n):
 
 
 def inside(step):
-    """Fill in all spans, from short ones to long ones, once :func:`clear` has run and the weights are in place."""
+    """Fill in all spans, from short to long. :func:`clear` has to have run, and the weights have to be in place."""
 
     @subroutine
     def recursion(charts, n, single_root):
@@ -99,9 +98,9 @@ def inside(step):
 
 
 def outside(step):
-    """Fill in the outsides, from long spans to short ones, once that of the whole sentence is in place.
+    """Fill in the outside values, from long spans to short. That of the whole sentence has to be in place.
 
-    A span is the left part of longer ones that begin where it does, and the right part of those that end where it does.
+    A span is the left part of longer spans with the same beginning, and the right part of those with the same end.
     """
 
     @subroutine
@@ -119,7 +118,7 @@ def outside(step):
             for width in range(n - start, 0, -1):
                 row, above, end = width * stride, (width + 1) * stride, start + width
                 at = row + start
-                # How many longer spans begin with the first of the eight, and how many end with the last.
+                # Number of longer spans that begin with the first of the eight, and number that end with the last.
                 begin, finish = n - end, min(n - width, start + LANES - 1)
                 # right as the left part of both, and as the right part of right
                 to, before = around_right + at, above + start - 1
@@ -142,8 +141,8 @@ def outside(step):
 
 @subroutine
 def _forbid_second_root(charts, right_of_root, left_of_root):
-    """Keep a root that has its child from taking another, by what serves as zero: no arc leads to the root from the
-    right."""
+    """Keep a root that has a child from taking another one, by a chart entry that is zero: no arc leads to the root
+    from the right."""
     for chart in charts:
         chart[right_of_root] = chart[left_of_root]
 
@@ -185,7 +184,7 @@ def _add_dual(charts, target, a, a_step, b, b_step, count):
 
 @subroutine
 def _add_scaled(charts, target, a, a_step, b, b_step, count):
-    """``(values, units)``: numbers value · 2^unit, where the unit of the target is given and not below any term's."""
+    """``(values, units)``: numbers value · 2^unit. The unit of the target is given, and at least that of any term."""
     values, units = charts
     total, unit = load(values, target), load(units, target)
     for _ in range(count):
@@ -198,7 +197,7 @@ def _add_scaled(charts, target, a, a_step, b, b_step, count):
 
 @subroutine
 def _add_scaled_dual(charts, target, a, a_step, b, b_step, count):
-    """``(values, units, tangents)``: scaled numbers and their derivatives, which are in the same unit."""
+    """``(values, units, tangents)``: scaled numbers and their derivatives, with the same unit."""
     values, units, tangents = charts
     total, change, unit = load(values, target), load(tangents, target), load(units, target)
     for _ in range(count):
@@ -215,12 +214,12 @@ def _add_scaled_dual(charts, target, a, a_step, b, b_step, count):
 
 @subroutine
 def _sum_scaled(charts, target, a, a_step, b, b_step, count):
-    """``(values, units)``: set an empty target to a sum of products, with the largest unit of a term as its own."""
+    """``(values, units)``: set an empty target to a sum of products, with the largest unit of its terms."""
     values, units = charts
     _take_best((units,), target, a, a_step, b, b_step, count)
     _add_scaled(charts, target, a, a_step, b, b_step, count)
     for span in range(target, target + LANES):
-        # Values are sums over trees, whose number may exceed what a float64 can hold.
+        # A value is a sum over trees, whose number may overflow a float64.
         if values[span] > LARGEST_VALUE:
             values[span] /= LARGEST_VALUE
             units[span] += LARGEST_EXPONENT
@@ -228,7 +227,7 @@ def _sum_scaled(charts, target, a, a_step, b, b_step, count):
 
 @subroutine
 def _sum_scaled_dual(charts, target, a, a_step, b, b_step, count):
-    """``(values, units, tangents)``: likewise, with derivatives."""
+    """``(values, units, tangents)``: :func:`_sum_scaled` with derivatives."""
     values, units, tangents = charts
     _take_best((units,), target, a, a_step, b, b_step, count)
     _add_scaled_dual(charts, target, a, a_step, b, b_step, count)
@@ -241,7 +240,7 @@ def _sum_scaled_dual(charts, target, a, a_step, b, b_step, count):
 
 @subroutine
 def _take_best(charts, target, a, a_step, b, b_step, count):
-    """``(scores,)``: the best sum of two instead of the sum of the products."""
+    """``(scores,)``: the largest sum of a pair instead of the sum of products."""
     (scores,) = charts
     best = fill(NEGATIVE_INFINITY)
     for _ in range(count):
@@ -253,7 +252,7 @@ def _take_best(charts, target, a, a_step, b, b_step, count):
 
 @subroutine
 def _shift(units, a, b, unit):
-    """What brings the product of a and b to a unit that is not below its own."""
+    """The factor that converts the product of a and b to ``unit``, which is at least its own."""
     return power_of_two(add(subtract(load(units, b), unit), load(units, a)))
 
 

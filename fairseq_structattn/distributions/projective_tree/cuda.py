@@ -1,13 +1,13 @@
 """Projective dependency trees on the GPU, in Triton. O(n²) memory, O(n³) time.
 
-The algorithm is that of :mod:`.cpu`. Two things differ. As the range of a float32 is small, every inside has a unit of
-its own: exact for scores of any size, without a second way for the few sentences that need it. And the backward pass
-reads the charts of the forward pass instead of filling them in again, so that it has only derivatives to compute.
+The algorithm is that of :mod:`.cpu`, with two differences. First, the range of float32 is small, so every inside value
+has its own exponent (``unit``); this is accurate for scores of any size, and no sentence is computed twice. Second, the
+backward pass reads the charts of the forward pass instead of filling them in again, and computes only derivatives.
 
-**Layout.** A program, several warps, treats a sentence: charts then stay in the cache of one multiprocessor (110 kB at
-64 words), and a barrier among its warps, one for each width, replaces a launch. Neighbouring lanes have neighbouring
-spans of one width, which lie side by side in the charts, and warps share out the split points. A sum is gathered by the
-span that it belongs to, in a fixed order.
+**Layout.** A program of several warps computes a sentence. Charts then stay in the cache of one multiprocessor (110 kB
+at 64 words), and one barrier among the warps for each width replaces a kernel launch. Neighbouring lanes compute
+neighbouring spans of one width, which are adjacent in the charts; the warps divide the split points among them. Each
+span adds up its own sum, in a fixed order, so results are deterministic.
 """
 
 import math
@@ -39,8 +39,8 @@ from .triton_inside_outside import (
 
 argmax, sample = reference.argmax, reference.sample
 
-# How many spans and split points are treated at once, and by how many warps, where at most so many words are in a
-# sentence. Two programs of either kind have room on a multiprocessor: no more registers than 128 a thread.
+# Spans and split points computed at once, and warps, by the largest number of words in a sentence. Two programs of
+# either kind fit on a multiprocessor: a thread uses at most 128 registers.
 _TILES = ((32, {"SPANS": 32, "SPLITS": 8}, 4), (math.inf, {"SPANS": 64, "SPLITS": 8}, 8))
 
 
@@ -95,16 +95,16 @@ _expectations = _Expectations()
 
 
 def _charts(scores: Tensor, count: tl.constexpr) -> Tensor:
-    """Room for charts of every sentence."""
+    """Uninitialised charts for every sentence."""
     batch, nodes, _ = scores.shape
     spans = nodes * (nodes + 1) // 2
     return torch.empty(batch, count.value, spans, dtype=scores.dtype, device=scores.device)
 
 
 def _centred(direction: Tensor, marginals: Tensor) -> Tensor:
-    """A direction less its expectation for each word, and without what it has for arcs that are never there.
+    """A direction less its expectation for each word, and 0 for arcs of probability 0.
 
-    A word has one head, so that a constant for a word changes nothing but the size of rounding errors.
+    A word has one head, so subtracting a constant for each word changes only the size of rounding errors.
     """
     direction = direction.masked_fill(marginals == 0, 0)
     return (direction - (direction * marginals).sum(1, keepdim=True)).contiguous()
@@ -154,7 +154,7 @@ def _forward(
     tl.debug_barrier()
     top = RIGHT * size + row(n, n)
     total = tl.load(values + top)
-    # Not so for NaN, which is to come out as it went in.
+    # The comparison is false for NaN, which is propagated.
     impossible = (total == 0) | ((single_root != 0) & (n == 0))
     if not impossible:
         tl.store(log_partition + item, scaled_log(total, tl.load(units + top)))
@@ -202,7 +202,7 @@ def _backward(
                 )
 
 
-# What the launches above compile for float32.
+# All kernels that the launches above compile for float32.
 _POINTERS = ("scores", "log_partition", "marginals", "values", "units", "directions", "tangents", "gradient")
 _TYPES = dict(dict.fromkeys(_POINTERS, "*fp32"), lengths="*i64", single_root="i32", most="i32")
 CONFIGURATIONS = [

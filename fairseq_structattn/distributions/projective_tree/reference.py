@@ -1,7 +1,7 @@
 """Projective dependency trees in plain PyTorch: the specification that the fast implementation is tested against.
 
-One recursion, written against a semiring, whose gradient is marginals, best tree or sample. It runs on any device and
-dtype, takes −inf anywhere and can be differentiated any number of times.
+It is one recursion over a semiring, whose gradient is the marginals, the best tree or a sample. It runs on any device
+and dtype, takes −inf anywhere and can be differentiated any number of times.
 """
 
 from typing import Any, List, Optional, Tuple
@@ -19,8 +19,8 @@ def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemir
     """Semiring sum over all projective trees, ``[batch]``: log Z in the log semiring.
 
     The inside recursion of Eisner (COLING 1996), as in figure 6 of Kim et al. (ICLR 2017), over the nodes 0 (root) to
-    n. A complete span i..j holds a head at one end and all its descendants up to the other; an incomplete one has the
-    arc between its two ends, over two complete halves that meet. All spans of one width are treated at once:
+    n. A complete span i..j has a head at one end, whose descendants reach to the other end. An incomplete span has an
+    arc between its ends, above two adjacent complete spans. All spans of one width are computed at once:
     ``right[width][:, i]`` is the complete span i..i+width with its head at the left end, ``left`` with the head at the
     right end.
 
@@ -38,13 +38,13 @@ def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemir
     for width in range(1, nodes):
         spans = nodes - width
         halves = _sum(semiring, [extensible[k][:, :spans] + left[width - 1 - k][:, k + 1 :] for k in range(width)])
-        # The root, node 0, is nobody's dependent.
+        # The root, node 0, is never a dependent.
         leftward = F.pad(scores.diagonal(-1 - width, 1, 2), (1, 0), value=NEGATIVE_INFINITY)
         right_arcs.append(halves + scores.diagonal(width - 1, 1, 2))
         left_arcs.append(halves + leftward)
         right.append(_sum(semiring, [right_arcs[k][:, :spans] + right[width - k][:, k:] for k in range(1, width + 1)]))
         left.append(_sum(semiring, [left[k][:, :spans] + left_arcs[width - k][:, k:] for k in range(width)]))
-        # With a single root, a root that has its child takes no other one.
+        # With a single root, a root that has a child takes no other.
         extensible.append(right[width].masked_fill(is_root[:spans], NEGATIVE_INFINITY) if single_root else right[width])
     by_length = torch.stack([spans[:, 0] for spans in right], 1)
     if single_root:

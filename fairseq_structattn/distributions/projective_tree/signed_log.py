@@ -1,7 +1,7 @@
 """Inside-outside and its backpropagation as Kim et al. (ICLR 2017) describe them: figures 6 and 7.
 
-All four passes are written out over logarithms, those of the backpropagation over logarithms with signs (their table
-1). It runs under ``use_backend("paper")``, to be compared with: the others reach the same gradient by a shorter way.
+All four passes are written out over logarithms, the two backward ones over signed logarithms (table 1 of the paper).
+They run under ``use_backend("paper")``, for comparison; the closed form of the other backends gives the same gradient.
 """
 
 from typing import Iterator, Tuple
@@ -14,7 +14,7 @@ from . import reference
 
 argmax, sample = reference.argmax, reference.sample
 
-# Charts [batch, width, start]. The paper has no BOTH: what the two incomplete spans of the same ends have in common.
+# Charts [batch, width, start]. BOTH, absent in the paper, is the sum that two incomplete spans of equal ends share.
 BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC = range(5)
 
 Index = Tuple[Tensor, Tensor]
@@ -23,7 +23,7 @@ Index = Tuple[Tensor, Tensor]
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
     """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, once differentiable.
 
-    The paper has any number of words under the root. Trees with a single one are left to the reference.
+    The paper has any number of words under the root; the reference computes trees with a single one.
 
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc.
@@ -43,7 +43,7 @@ class _Expectations(torch.autograd.Function):
         outer = _outside(inner, right_scores, left_scores, lengths)
         items = torch.arange(len(scores), device=scores.device)
         log_partition = inner[RIGHT, items, lengths, 0]
-        # Where nothing is possible this would be −∞ + ∞.
+        # If no tree is possible, the difference would be −∞ + ∞.
         shift = log_partition.masked_fill(log_partition == NEGATIVE_INFINITY, 0)[:, None, None]
         log_marginals = inner[RIGHT_ARC:] + outer[RIGHT_ARC:] - shift
         marginals = _charts_to_arcs(*log_marginals.exp())
@@ -71,7 +71,7 @@ class _Expectations(torch.autograd.Function):
 
 
 class _Gradient:
-    """Derivatives with respect to charts of logarithms, zero at first."""
+    """Derivatives with respect to charts of logarithms, initially zero."""
 
     def __init__(self, charts: Tensor) -> None:
         self.total = SignedLog.of(torch.zeros_like(charts))
@@ -80,7 +80,7 @@ class _Gradient:
         return SignedLog(*(part[chart][index] for part in self.total))
 
     def add(self, chart: int, index, amount: SignedLog) -> None:
-        """Add at an index that reaches no element twice."""
+        """Add ``amount`` at an index without repeated elements."""
         for part, value in zip(self.total, self.get(chart, index).plus(amount)):
             part[chart][index] = value
 
@@ -124,7 +124,7 @@ def _back_through_outside(
     grad_outer: _Gradient,
     grad_scores: _Gradient,
 ) -> None:
-    """From short spans to long ones: an outside passes its derivative on to the terms of its sum, by their shares."""
+    """From short spans to long: the derivative of an outside value is distributed to the terms of its sum by share."""
     for width in range(1, inner.shape[2]):
         for parent, a, at_a, b, at_b in _rules(width, inner[BOTH]):
             spans = _spans(width, inner[BOTH])
@@ -143,7 +143,7 @@ def _back_through_outside(
 
 
 def _back_through_inside(inner: Tensor, grad_inner: _Gradient, grad_scores: _Gradient) -> None:
-    """From long spans to short ones, likewise."""
+    """From long spans to short: the derivative of an inside value is distributed to the terms of its sum by share."""
     for width in range(inner.shape[2] - 1, 0, -1):
         spans = _spans(width, inner[BOTH])
         for parent, a, at_a, b, at_b in reversed(list(_rules(width, inner[BOTH]))):
@@ -162,8 +162,8 @@ def _back_through_inside(inner: Tensor, grad_inner: _Gradient, grad_scores: _Gra
 
 
 def _rules(width: int, chart: Tensor) -> Iterator[Tuple[int, int, Index, int, Index]]:
-    """How spans of this width are made of two parts: (whole, left part, its index, right part, its index), in the order
-    of the inside pass. Indices select ``[batch, split, start]``."""
+    """The rules that build spans of this width from two parts: (whole, left part, its index, right part, its index), in
+    the order of the inside pass. Indices select ``[batch, split, start]``."""
     k = torch.arange(width, device=chart.device).unsqueeze(1)
     start = torch.arange(chart.shape[1] - width, device=chart.device)
     rest = _index(width - 1 - k, start + k + 1)

@@ -13,7 +13,7 @@ from ..trees import DependencyTree
 
 @register_distribution("projective-tree")
 class ProjectiveTree(DependencyTree):
-    """Each word has a head, and arcs do not cross: a conditional random field over projective dependency trees.
+    """A conditional random field over projective dependency trees: each word has a head, and arcs do not cross.
 
     p(z) ∝ exp(Σ of the scores of the arcs of z) over the trees whose arcs, drawn above the sentence with the root in
     front, do not cross. Kim et al., "Structured Attention Networks" (ICLR 2017), section 3.2 and figure 6 (syntactic
@@ -22,8 +22,8 @@ class ProjectiveTree(DependencyTree):
 
     ``arc_scores[..., h, m]`` is the score of the arc from head h to word m + 1, where words are numbered from 1 and
     head 0 is the root: n + 1 heads by n dependents. ``marginals``, ``argmax``, samples and what ``log_prob`` takes have
-    the same shape. Arcs from a word to itself are no parts; what stands in their place is not looked at. A sentence of
-    length 0 has one tree, the empty one, and none with ``roots="single"``.
+    the same shape. Arcs from a word to itself do not exist, and their scores are ignored. A sentence of length 0 has
+    one tree, the empty one, or none with ``roots="single"``.
 
     Marginals and log Z can be differentiated any number of times.
 
@@ -60,8 +60,8 @@ class ProjectiveTree(DependencyTree):
 
     @property
     def support_size(self) -> Tensor:
-        """Number of projective trees, ``[*batch]`` in float64: for n words C(3n, n) / (2n + 1) with any number of
-        roots and C(3n − 2, n − 1) / n with a single one."""
+        """Number of projective trees, ``[*batch]`` in float64. For n words it is C(3n, n) / (2n + 1) with any number of
+        roots and C(3n − 2, n − 1) / n with a single root."""
         counts = [_count(n, self.roots == "single") for n in self.lengths.flatten().tolist()]
         return torch.tensor(counts, dtype=torch.double, device=self.device).reshape(self.batch_shape)
 

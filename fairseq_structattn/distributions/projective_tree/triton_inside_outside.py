@@ -1,12 +1,12 @@
 """The recursions of projective trees for Triton kernels: one width at a time, for the spans that begin at ``starts``.
 
-They are those of :mod:`.cpu_inside_outside`. A span is made of shorter ones, and its outside of those of longer ones,
-but for the arc from end to end: that term is added in registers.
+They are those of :mod:`.cpu_inside_outside`. A span is built from shorter spans, and its outside value from those of
+longer spans. The only exception is the arc from end to end, of the same width, whose term is added in registers.
 
 **Charts.** A chart has rows of n + 1, n, n − 1 … spans, one row for each width from 0 to n. The charts of a sentence
-follow each other in the order of their numbers, ``size`` apart. ``values`` and ``tangents`` have all of them, ``units``
-the insides only: an outside has the unit in which its product with the inside is a probability. Tangents of insides are
-derivatives of their logarithms.
+follow each other in the order of their numbers, ``size`` apart. ``values`` and ``tangents`` have all charts, ``units``
+(exponents) only the inside charts: the exponent of an outside value makes its product with the inside value a
+probability. Tangents of inside values are derivatives of their logarithms.
 """
 
 import triton
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from ..kernels.triton_scaled import add_product, add_rows, normalised, power_of_two, scaled_exp
 
-# OUTSIDE_BOTH + c is the outside of c.
+# OUTSIDE_BOTH + c is the outside chart of c.
 BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC = (tl.constexpr(chart) for chart in range(5))
 OUTSIDE_BOTH, OUTSIDE_RIGHT, OUTSIDE_LEFT = (tl.constexpr(chart) for chart in range(5, 8))
 CHARTS, CHARTS_WITH_UNITS = tl.constexpr(8), tl.constexpr(5)
@@ -56,14 +56,14 @@ def inside(scores, values, units, size, width, starts, n, most, single_root, SPL
     right_arc, right_arc_unit = both * weight, both_unit + weight_unit
     weight, weight_unit = scaled_exp(left_score)
     left_arc, left_arc_unit = both * weight, both_unit + weight_unit
-    # What is left of the sums: an arc from end to end, beside a single node.
+    # The remaining term of the sums: an arc from end to end with a complete span of a single node.
     right, right_unit = add_rows(right, right_unit)
     right, right_unit = add_product(right, right_unit, right_arc, right_arc_unit, 1.0, 0.0)
     right, right_unit = normalised(right, right_unit)
     left, left_unit = add_rows(left, left_unit)
     left, left_unit = add_product(left, left_unit, left_arc, left_arc_unit, 1.0, 0.0)
     left, left_unit = normalised(left, left_unit)
-    # A single root that has its child takes no other one.
+    # With a single root, a root that has a child takes no other.
     full = (single_root != 0) & (starts == 0) & (width < n)
     right, right_unit = tl.where(full, 0.0, right), tl.where(full, float("-inf"), right_unit)
     _store(values, units, BOTH, size, at, both, both_unit, spans)
@@ -141,7 +141,7 @@ def outside_tangents(
     right, left, right_arc, left_arc = _around(values, units, tangents, size, width, starts, top, n, True, SPLITS)
     right_marginal = tl.load(marginals + to_right, mask=spans, other=0.0)
     left_marginal = tl.load(marginals + to_left, mask=leftward, other=0.0)
-    # The change of the marginals, but for that of the span which both arcs have between their ends.
+    # The derivatives of the marginals, without that of the sum which both arcs share.
     right_arc *= tl.load(values + RIGHT_ARC * size + at, mask=spans, other=0.0)
     right_arc += right_marginal * tl.load(directions + to_right, mask=spans, other=0.0)
     left_arc *= tl.load(values + LEFT_ARC * size + at, mask=spans, other=0.0)
@@ -160,9 +160,9 @@ def outside_tangents(
 
 @triton.jit
 def _around(values, units, tangents, size, width, starts, top, n, DERIVATIVES: tl.constexpr, SPLITS: tl.constexpr):
-    """The outsides of right, left, right_arc and left_arc, or their derivatives; ``top`` is that of the sentence.
+    """The outside values of right, left, right_arc and left_arc, or their derivatives; ``top`` is that of the sentence.
 
-    A span is the left part of longer ones that begin where it does, and the right part of those that end where it does.
+    A span is the left part of longer spans with the same beginning, and the right part of those with the same end.
     """
     spans = starts <= n - width
     ends = starts + width
@@ -192,7 +192,7 @@ def _around(values, units, tangents, size, width, starts, top, n, DERIVATIVES: t
         left_arc += _passed(values, units, tangents, LEFT, longer, LEFT, meeting, left_arc_unit, size, end, DERIVATIVES)
     right, left = tl.sum(right, 0), tl.sum(left, 0)
     right = tl.where(width == n, top, right)
-    # The term that is left: an arc from end to end, beside a single node.
+    # The remaining term: an arc from end to end with a complete span of a single node.
     right_arc = tl.sum(right_arc, 0) + right * power_of_two(right_arc_unit - right_unit)
     left_arc = tl.sum(left_arc, 0) + left * power_of_two(left_arc_unit - left_unit)
     return right, left, right_arc, left_arc
@@ -212,7 +212,7 @@ def _passed(
     mask,
     DERIVATIVES: tl.constexpr,
 ):
-    """What the outside of a whole gives to that of one of its parts, whose unit is given; or its derivative."""
+    """The term, or its derivative, that the outside value of a whole adds to that of a part, whose unit is given."""
     outside = tl.load(values + (OUTSIDE_BOTH + WHOLE) * size + at_whole, mask=mask, other=0.0)
     whole_unit = tl.load(units + WHOLE * size + at_whole, mask=mask, other=0.0)
     sibling, sibling_unit = _load(values, units, SIBLING, size, at_sibling, mask)
@@ -229,7 +229,7 @@ def _passed(
 def _weighted(
     values, units, tangents, LEFT_PART: tl.constexpr, at_left, RIGHT_PART: tl.constexpr, at_right, unit, size, mask
 ):
-    """Products of insides, in the unit of their sum, times the derivatives of their logarithms."""
+    """Products of inside values, in the unit of their sum, times the derivatives of their logarithms."""
     a, a_unit = _load(values, units, LEFT_PART, size, at_left, mask)
     b, b_unit = _load(values, units, RIGHT_PART, size, at_right, mask)
     a_tangent = tl.load(tangents + LEFT_PART * size + at_left, mask=mask, other=0.0)
@@ -247,19 +247,19 @@ def chart_size(n):
 
 @triton.jit
 def row(width, n):
-    """Where the spans of a width are in a chart; that of i is i further."""
+    """Index of the first span of a width in a chart; the span that begins at i is i further."""
     return width * (2 * n + 3 - width) // 2
 
 
 @triton.jit
 def _arcs(width, starts, most):
-    """Where the arcs between the ends of spans are, from the left to the right end and back, in ``[n+1, n]``."""
+    """Indices in ``[n+1, n]`` of the arcs between the ends of spans, rightward and leftward."""
     return starts * most + starts + width - 1, (starts + width) * most + starts - 1
 
 
 @triton.jit
 def set_single_nodes(values, units, size, starts, n):
-    """Complete spans of a single node have the value 1."""
+    """Set complete spans of a single node to 1."""
     nodes = starts <= n
     zero = tl.zeros(starts.shape, values.dtype.element_ty)
     _store(values, units, RIGHT, size, starts, zero + 1, zero, nodes)

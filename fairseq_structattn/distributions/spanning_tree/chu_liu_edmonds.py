@@ -1,16 +1,16 @@
 """The best spanning tree, by the algorithm of Chu & Liu (Scientia Sinica 1965) and Edmonds (J. Res. NBS 1967).
 
-Every word takes its best head; a cycle that arises is contracted to one node, whose incoming arcs are scored by what
-they gain over the arc of the cycle that they replace. A path of best heads is followed until it reaches the root or a
-node that already hangs on it (Gabow et al., Combinatorica 1986), in O(n²) for each contraction at most.
+Every word takes its best head. A resulting cycle is contracted to one node, whose incoming arcs score their gain over
+the arc of the cycle that they replace. A path of best heads is followed until it reaches the root or a node already
+attached to it (Gabow et al., Combinatorica 1986). This takes at most O(n²) for each contraction.
 
-For a single root, let the weight of an arc be a pair: −1 for an arc from the root and 0 for another, then the score.
-Pairs are added by component and compared by the first, then the second. The best tree has as few arcs from the root as
-can be, and the best score among those. The algorithm only adds, subtracts and compares, so it is exact with pairs, and
-no large constant is involved. The arcs of a cycle do not come from the root, so the first component never changes: the
-root is taken where no other head is left, and nothing else differs. (The problem: Zmigrod et al., EMNLP 2020.)
+For a single root, the weight of an arc is a pair: first −1 for an arc from the root and 0 for any other, then the
+score. Pairs are added by component and compared lexicographically, so the best tree has as few arcs from the root as
+possible, and the best score among such trees. The algorithm only adds, subtracts and compares, so it is exact with
+pairs, without any large constant. The arcs of a cycle do not come from the root, so the first component never changes.
+In effect, the root is taken only if no other head is left. (The problem: Zmigrod et al., EMNLP 2020.)
 
-Compiled where numba is installed.
+The module is compiled if numba is installed.
 """
 
 import numpy as np
@@ -28,13 +28,13 @@ NEW, ON_PATH, DONE, CONTRACTED = range(4)
     "spanning_argmax", "Tensor scores, Tensor lengths, bool single_root", lambda scores, *_: scores.shape[::2]
 )
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-    """Heads ``[batch, n]`` of a best tree; :data:`NO_HEAD` in padding and where there is none. Ties go to words before
-    the root, and to those further to the left.
+    """Heads ``[batch, n]`` of a best tree; :data:`NO_HEAD` in padding and if no tree is possible. Among tied heads, a
+    word is preferred to the root, and the leftmost word to the others.
 
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc.
         lengths: integers ``[batch]``.
-        single_root: whether exactly one word hangs on the root.
+        single_root: whether exactly one word is attached to the root.
     """
     batch, n = scores.shape[0], scores.shape[-1]
     heads = torch.full((batch, n), NO_HEAD, device="cpu")
@@ -55,7 +55,7 @@ def _best_head(weights, state, node, single_root):
 
 @subroutine_if_available
 def _contract(weights, leaves, enters, state, chosen, cycle):
-    """Let ``cycle[0]`` stand for all nodes of the cycle. Of parallel arcs the best one stays."""
+    """Let ``cycle[0]`` stand for all nodes of the cycle. The best of parallel arcs is kept."""
     node = cycle[0]
     for member in cycle[1:]:
         state[member] = CONTRACTED
@@ -79,16 +79,16 @@ def _contract(weights, leaves, enters, state, chosen, cycle):
 def _best_tree(weights, single_root, heads):
     """Write the heads of words 1..n to ``heads[0]``…, given ``weights[h, m]`` ``[n+1, n+1]``, which are overwritten.
 
-    Returns whether there is a tree.
+    Returns whether a tree exists.
     """
     size = len(weights)
-    # The arc of the sentence that stands behind an arc between nodes.
+    # The arc between words that each arc between nodes stands for.
     leaves, enters = np.empty((size, size), np.int64), np.empty((size, size), np.int64)
     for h in range(size):
         leaves[h, :] = h
         enters[:, h] = h
     state, chosen, path = np.full(size, NEW), np.zeros(size), np.empty(size, np.int64)
-    # Words and contracted cycles as they were numbered, and the cycle that each went into.
+    # Numbers of words and contracted cycles, and the cycle that each was contracted into.
     identity, within = np.arange(size), np.full(2 * size, -1)
     arc_head, arc_word, known = np.zeros(2 * size, np.int64), np.zeros(2 * size, np.int64), size
     for start in range(1, size):
@@ -121,7 +121,7 @@ def _best_tree(weights, single_root, heads):
                 identity[head] = known
                 known += 1
                 depth = first + 1
-    # The arc into a cycle replaces that of the member which it enters; outer cycles first.
+    # The arc into a cycle replaces the arc into the member that it enters. Outer cycles come first.
     for cycle in range(known - 1, size - 1, -1):
         member = arc_word[cycle]
         while within[member] != cycle:

@@ -3,8 +3,8 @@
 The gradient of the marginals μ for an upstream gradient g is Cov(arcs) · g, and a covariance is symmetric: the backward
 pass is the derivative, in direction g, of the sweeps that compute the marginals.
 
-Computed in float64 whatever the dtype of the scores: in linear space, and in log space for those sentences whose
-weights leave its range. Each dependent's best score is subtracted first; every tree has one arc to each dependent.
+All results are computed in float64, whatever the dtype of the scores: in linear space, or in log space for sentences
+whose weights leave its range. Each dependent's best score is subtracted first, since every tree has one arc to it.
 """
 
 from typing import Optional, Tuple
@@ -26,7 +26,7 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc, which includes padding and arcs from a word to itself.
         lengths: integers ``[batch]``.
-        single_root: whether exactly one word hangs on the root.
+        single_root: whether exactly one word is attached to the root.
     """
     if scores.shape[-1] == 0:
         return reference.expectations(scores, lengths, single_root)
@@ -38,7 +38,7 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
 
 
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and where there is none."""
+    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and if no tree is possible."""
     from . import chu_liu_edmonds
 
     return chu_liu_edmonds.argmax(scores, lengths, single_root)
@@ -47,7 +47,7 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
 def sample(
     scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
 ) -> Tensor:
-    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
+    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and if no tree is possible."""
     from . import wilson
 
     expected = expectations(scores, lengths, single_root)
@@ -62,7 +62,7 @@ class _Elimination(Operation):
     potentials, results, outputs, kept = 1, 2, 8, (1, 2, 3, 4, 5, 6, 7)
 
     def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
-        # One memory layout, for which the kernels are compiled.
+        # The kernels are compiled for contiguous arrays only.
         wide, lengths = scores.double().contiguous(), lengths.contiguous()
         best = wide.amax(-2)
         best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
@@ -75,7 +75,7 @@ class _Elimination(Operation):
         results = _arrays(log_partition, marginals)
         problem = lengths.numpy(), single_root, weights.numpy()
         over_batch(cpu_elimination.expectations, len(weights), *problem, *state, *results, fits.numpy())
-        # From here on, logarithms where the weights themselves do not do.
+        # From here on, the sentences whose weights leave the range hold logarithms.
         weights[~fits] = log_weights[~fits]
         others = _items(~fits)
         over_batch(cpu_log_elimination.expectations, len(others), others, *problem, *state, *results)

@@ -1,16 +1,16 @@
 """Elimination of words in linear space, compiled for the CPU.
 
 Working arrays hold, for a sentence of n words, an n+1 by n matrix in the order word 0, …, word n-1, root, so that the
-heads that remain after step v are the rows from v+1 on. All steps happen in place, and each entry keeps the value that
-it had when the first of its two ends was eliminated: to the right of the diagonal the weight w(v→m) that was passed on,
-below it the share q = w(h→v) / d_v by which it went to h. With X = ∂ log Z / ∂w, which does not change either while
-w grows by q(h) w(v→m), the reverse step is
+heads that remain after step v are the rows from v+1 on. All steps happen in place. Each entry keeps the value that it
+had when the first of its two ends was eliminated: to the right of the diagonal the weight w(v→m), below it the share
+q(h) = w(h→v) / d_v. Step v adds q(h) w(v→m) to the weight w(h→m). Let X = ∂ log Z / ∂w, which is the same before and
+after that addition. The reverse step is
 
     X(v→m) = Σ_h q(h) X(h→m),    a(h) = Σ_m X(h→m) w(v→m),    X(h→v) = (a(h) + 1 − Σ_h' q(h') a(h')) / d_v.
 
 The backward pass differentiates both sweeps in the direction of the upstream gradient: O(n²) memory.
 
-What gathers on the diagonal of the weights, an arc from a word to itself, is never read; that of X stays 0.
+The diagonal of the weights (arcs from a word to itself) is written but never read; that of X stays 0.
 """
 
 import math
@@ -19,10 +19,10 @@ import numpy as np
 
 from ..kernels.numba_compile import kernel
 
-# The pivots d, and whatever is not 0 on the tape, have to lie between the exponentials of ∓ this. Then no product of
-# two of them leaves the range of float64, nor does X, which is at most 1 / (q d), and there is room for the size of
-# upstream gradients. An arc whose weight is too small for float64, less than exp(−745), has a probability of at most
-# exp(−745) X and is not missed.
+# The pivots d and the nonzero entries of the tape have to lie between exp(−this) and exp(this). Then neither a product
+# of two of them nor X, which is at most 1 / (q d), leaves the range of float64, with room for the size of upstream
+# gradients. An arc whose weight underflows float64, below exp(−745), has a probability of at most exp(−745) X, which is
+# negligible.
 LARGEST_LOGARITHM = 250.0
 
 
@@ -30,8 +30,8 @@ LARGEST_LOGARITHM = 250.0
 def expectations(first, stride, lengths, single_root, weights, tape, adjoint, pivots, log_partition, marginals, fits):
     """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, 0 on entry, of weights of the same shape.
 
-    ``fits`` ``[batch]`` tells whether the weights of a sentence stay within range; results are valid only there.
-    ``tape`` and ``adjoint`` ``[batch, n+1, n]`` and ``pivots`` ``[batch, n]`` are what :func:`gradient` needs.
+    ``fits`` ``[batch]`` is set to whether the weights of a sentence stay within range; otherwise its results are
+    invalid. :func:`gradient` needs ``tape`` and ``adjoint`` ``[batch, n+1, n]`` and ``pivots`` ``[batch, n]``.
     """
     smallest, largest = math.exp(-LARGEST_LOGARITHM), math.exp(LARGEST_LOGARITHM)
     for i in range(first, len(lengths), stride):
@@ -49,7 +49,7 @@ def expectations(first, stride, lengths, single_root, weights, tape, adjoint, pi
             if v == n - 1 or not single_root:
                 pivot += w[n, v]
             if pivot < smallest:
-                # Perhaps there is no head at all; it is for log space to find out.
+                # Either d underflows or the word has no head at all; the elimination in log space decides.
                 inside = False
                 break
             w[v, v] = 0
@@ -99,7 +99,7 @@ def gradient(first, stride, items, lengths, single_root, weights, tape, adjoint,
         i = items[position]
         n = lengths[i]
         w, x, d = tape[i], adjoint[i], pivots[i]
-        # Tangents of the weights that were passed on and of shares; of adjoints; of pivots.
+        # Tangents of the tape (weights and shares), of adjoints and of pivots.
         w_dot, x_dot, d_dot = np.empty((n + 1, n)), np.zeros((n + 1, n)), np.empty(n)
         for h in range(n + 1):
             row = h - 1 if h > 0 else n

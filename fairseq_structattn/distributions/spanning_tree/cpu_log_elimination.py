@@ -1,16 +1,16 @@
 """Elimination of words in log space, compiled for the CPU: for sentences whose weights leave the range of float64.
 
-Layout and order as in :mod:`.cpu_elimination`; the tape holds logarithms, that of w(h→v) itself in place of the share.
-All that is multiplied with marginals or their tangents is a fraction, between 0 and 1,
+Layout and order are those of :mod:`.cpu_elimination`, but the tape holds logarithms, and w(h→v) in place of the share.
+Marginals and their tangents are multiplied only with fractions between 0 and 1,
 
-    σ = q(h) w(v→m) / w(h→m)
+    σ = q(h) w(v→m) / w(h→m),
 
-of the weight w(h→m), as the tape has it, that came through v. Let a be the probability of an arc in the reduced
-sentence in which its first end is eliminated. The reverse step is
+the part of the weight w(h→m) on the tape that came through v. Let a be the probability of an arc in the reduced
+sentence in which the first of its ends is eliminated. The reverse step is
 
     a(v→m) = Σ_h σ a(h→m),    a(h→v) = Σ_m σ a(h→m) + q(h) (1 − Σ_hm σ a(h→m)),
 
-and the marginal of an arc is a times the fraction of its weight that was there from the start.
+and the marginal of an arc is a times the fraction of its weight on the tape that is its original weight.
 """
 
 import math
@@ -19,7 +19,7 @@ import numpy as np
 
 from ..kernels.numba_compile import kernel
 
-# The exponential of less is 0 in float64.
+# The exponential of anything less is 0 in float64.
 SMALLEST_LOGARITHM = -745.0
 
 
@@ -29,8 +29,8 @@ def expectations(
 ):
     """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, 0 on entry, of the listed sentences.
 
-    A sentence without any tree gets log Z = −inf. ``tape`` and ``adjoint`` ``[batch, n+1, n]`` and ``pivots``
-    ``[batch, n]`` are what :func:`gradient` needs.
+    A sentence without any tree gets log Z = −inf. :func:`gradient` needs ``tape`` and ``adjoint`` ``[batch, n+1, n]``
+    and ``pivots`` ``[batch, n]``.
     """
     for position in range(first, len(items), stride):
         i = items[position]

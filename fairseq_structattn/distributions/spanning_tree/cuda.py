@@ -1,7 +1,7 @@
 """Spanning trees on the GPU: elimination in Triton kernels, with a backward pass in closed form.
 
 As on the CPU, the backward pass is the derivative, in the direction of the upstream gradient, of the sweeps that
-compute the marginals. Nothing waits for the device, and results do not change from run to run.
+compute the marginals. The kernels never wait for the device and are bitwise deterministic.
 """
 
 from typing import Optional, Tuple
@@ -13,20 +13,20 @@ from ..kernels.triton_launch import on_device_of
 from ..operations import Operation
 from . import reference, triton_elimination
 
-# Tiles of words, and the warps that share one: what they hold has to fit in registers. A tile of 128 would not.
+# Sizes of tiles in words, and the warps that share one. A tile has to fit in registers; one of 128 words does not.
 WARPS = {32: 4, 64: 8}
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
     """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, differentiable any number of times.
 
-    Sentences of more than 64 words, whose weights do not fit in registers, are left to the reference.
+    The reference computes sentences of more than 64 words, whose weights do not fit in registers.
 
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc, which includes padding and arcs from a word to itself;
             float32 or float64.
         lengths: integers ``[batch]``.
-        single_root: whether exactly one word hangs on the root.
+        single_root: whether exactly one word is attached to the root.
     """
     if not 0 < scores.shape[-1] <= max(WARPS):
         return reference.expectations(scores, lengths, single_root)
@@ -34,14 +34,14 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
 
 
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and where there is none."""
+    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and if no tree is possible."""
     return reference.argmax(scores, lengths, single_root)
 
 
 def sample(
     scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
 ) -> Tensor:
-    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
+    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and if no tree is possible."""
     from . import wilson
 
     expected = expectations(scores, lengths, single_root)
@@ -102,7 +102,7 @@ def _run(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:
     if batch == 0:
         return
     tile = min(size for size in WARPS if size >= n)
-    # Numbers twice as wide take twice the registers.
+    # float64 takes twice the registers.
     warps = WARPS[tile] * scores.element_size() // 4
     with on_device_of(scores):
         kernel[(batch,)](scores, *others, n, SINGLE_ROOT=single_root, N=tile, num_warps=warps)
@@ -121,5 +121,5 @@ def _configurations():
                 yield kernel, signature, {"SINGLE_ROOT": single_root, "N": size}, warps
 
 
-# All that may run in float32: kernel, types of its arguments, compile-time constants and warps.
+# All kernels that may run in float32: kernel, types of its arguments, compile-time constants and warps.
 CONFIGURATIONS = tuple(_configurations())

@@ -1,7 +1,7 @@
 """Spanning trees in plain PyTorch: the specification that the fast implementation is tested against.
 
-Elimination of words in log space, whose gradients are the marginals. It runs on any device and dtype, takes scores of
-any size, −inf among them, and can be differentiated any number of times.
+It eliminates words in log space, and the gradient of log Z is the marginals. It runs on any device and dtype, takes
+scores of any size, including −inf, and can be differentiated any number of times.
 """
 
 from typing import Optional, Tuple
@@ -20,7 +20,7 @@ def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc, which includes padding and arcs from a word to itself.
         lengths: integers ``[batch]``.
-        single_root: whether exactly one word hangs on the root.
+        single_root: whether exactly one word is attached to the root.
     """
     n = scores.shape[-1]
     if n == 0:
@@ -31,7 +31,7 @@ def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     best = scores.detach().amax(-2)
     best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
     weights = scores - best.unsqueeze(-2)
-    # A padded word hangs on the root at no cost and takes no dependents.
+    # A word in padding is attached to the root with score 0 and takes no dependents.
     padding = torch.arange(n, device=scores.device) >= lengths.unsqueeze(-1)
     weights = torch.cat((weights[:, :1].masked_fill(padding.unsqueeze(1), 0), weights[:, 1:]), 1)
     total = best.sum(-1)
@@ -42,7 +42,7 @@ def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     impossible = total == NEGATIVE_INFINITY
     if single_root:
         impossible = impossible | (lengths == 0)
-    # The gradient too: words that were eliminated before the impossible one would have passed on theirs.
+    # The mask also stops the gradient, which words eliminated before the impossible one would receive.
     return total.masked_fill(impossible, NEGATIVE_INFINITY)
 
 
@@ -56,7 +56,7 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
 
 
 def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and where there is none."""
+    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and if no tree is possible."""
     from . import chu_liu_edmonds
 
     return chu_liu_edmonds.argmax(scores, lengths, single_root)
@@ -65,7 +65,7 @@ def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
 def sample(
     scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
 ) -> Tensor:
-    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and where there is no tree."""
+    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and if no tree is possible."""
     from . import wilson
 
     expected = expectations(scores, lengths, single_root)
@@ -77,10 +77,10 @@ def _eliminate_first(weights: Tensor, without_root: Tensor) -> Tuple[Tensor, Ten
 
     Args:
         weights: ``[batch, k+1, k]``, logarithms; the root is the first head.
-        without_root: ``[batch]``, whether the root does not count among the heads of this word.
+        without_root: ``[batch]``, whether the root is excluded from the heads of this word.
 
     Returns:
-        log d, ``[batch]``, and weights ``[batch, k, k-1]`` between the root and the words that remain.
+        log d, ``[batch]``, and weights ``[batch, k, k-1]`` among the root and the words that remain.
     """
     words = weights.shape[-1] - 1
     heads = torch.cat((weights[:, :1], weights[:, 2:]), 1)

@@ -1,11 +1,11 @@
-"""Which word is eliminated last, where the tree has a single root.
+"""The word that is eliminated last if trees have a single root.
 
-The root counts as a head of the last word only, so the others need a head among those that remain. That is certain if
-the last word could be the root's child: every other word is then reached from it. Where no arc is forbidden any word
-will do, and the last one of the sentence stays where it is.
+The root counts as a head of the last word only, so every other word needs a head among the words that remain. It has
+one if the last word can be the root's child, because all other words are then reachable from it. If no arc is
+forbidden, any word will do, and the last word of the sentence stays last.
 
-An arc that scores far below the best one of its word counts as forbidden at first: a pivot of such arcs alone, in a
-sentence that can do without them, would lose all digits when the large numbers cancel in the end.
+An arc that scores far below the best arc of its word counts as forbidden at first. A pivot of such arcs alone, in a
+sentence that has trees without them, would lose all digits when large numbers cancel in the end.
 """
 
 from typing import Optional
@@ -16,13 +16,13 @@ from torch import Tensor
 from ..operations import has_values
 from ..semirings import NEGATIVE_INFINITY
 
-# Far below, in nats.
+# How many nats are far below.
 FAR = 1e5
 
 
 def root_child_last(scores: Tensor, lengths: Tensor) -> Optional[Tensor]:
     """The order ``[batch, n]`` of words, numbered from 0, that exchanges the last word of each sentence with one that
-    can be the root's child; it is its own inverse. ``None`` where all may stay in order.
+    can be the root's child. The order is its own inverse. ``None`` means that all sentences stay in order.
 
     A sentence without such a word has no tree with a single root, and stays in order.
 
@@ -31,16 +31,16 @@ def root_child_last(scores: Tensor, lengths: Tensor) -> Optional[Tensor]:
         lengths: integers ``[batch]``.
     """
     scores = scores.detach()
-    # −inf less −inf is no number, which is not above anything.
+    # −inf − (−inf) is NaN, which compares as not above.
     near = scores - scores.amax(-2, keepdim=True) > -FAR
-    # To ask an accelerator would be to wait for it.
+    # Reading a value from an accelerator would synchronise with it.
     if scores.device.type == "cpu" and has_values(scores, lengths) and near.sum() == (lengths * lengths).sum():
         return None
     return _order(near, scores > NEGATIVE_INFINITY, lengths)
 
 
 def reorder(arcs: Tensor, order: Optional[Tensor]) -> Tensor:
-    """``[batch, n+1, n]`` with words in the given order, both as heads and as dependents."""
+    """``arcs`` ``[batch, n+1, n]`` with words in the given order, both as heads and as dependents."""
     if order is None:
         return arcs
     heads = torch.nn.functional.pad(order + 1, (1, 0))
@@ -61,7 +61,7 @@ def _order(near: Tensor, allowed: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _root_children(arcs: Tensor, real: Tensor) -> Tensor:
-    """Words ``[batch, n]`` that have an arc from the root, and from which arcs lead to all others."""
+    """Mask ``[batch, n]`` of words that have an arc from the root and from which all other words are reachable."""
     return (_reachable(arcs[:, 1:]) | ~real.unsqueeze(-2)).all(-1) & arcs[:, 0]
 
 

@@ -8,15 +8,15 @@ from ..trees import DependencyTree
 
 @register_distribution("spanning-tree")
 class SpanningTree(DependencyTree):
-    """Non-projective dependency trees, whose arcs may cross: all trees that span the words and grow from the root.
+    """Non-projective dependency trees, whose arcs may cross: all spanning trees of the words, directed from the root.
 
     p(z) ∝ exp(Σ of ``arc_scores[..., h, m]`` over the arcs of z, from head h to word m + 1). Words are numbered from 1,
     head 0 is the root. The partition function is a determinant and the marginals are its gradient, in O(n³):
     Matrix-Tree theorem (Koo et al., EMNLP 2007; Smith & Smith, EMNLP 2007; McDonald & Satta, IWPT 2007).
 
-    An LU decomposition would lose all digits to its subtractions once scores differ by some tens of nats, as trained
+    The subtractions of an LU decomposition would lose all digits once scores differ by some tens of nats, as trained
     scores do. So words are eliminated one by one, as Grassmann, Taksar & Heyman (Operations Research 1985) do with the
-    states of a Markov chain: with weights w = exp(score), whoever would hang on the word v hangs on v's head instead,
+    states of a Markov chain. With weights w = exp(score), dependents of the word v are attached to v's head instead:
 
         d_v = Σ_h w(h→v),   w(h→m) ← w(h→m) + w(h→v) w(v→m) / d_v  for h ≠ m,   log Z = Σ_v log d_v.
 
@@ -24,13 +24,13 @@ class SpanningTree(DependencyTree):
     as a head in the last d_v only. Scores may have any size and any range.
 
     Members are those of :class:`StructuredDistribution`. ``marginals``, ``argmax``, samples and what ``log_prob`` takes
-    are arcs ``[*batch, n+1, n]``. ``argmax`` is the algorithm of Chu & Liu and Edmonds, exact for a single root too;
-    samples are exact as well (Wilson, STOC 1996). Both run on the CPU, wherever the scores are.
+    are arcs ``[*batch, n+1, n]``. ``argmax`` uses the algorithm of Chu & Liu and Edmonds, which is exact for a single
+    root too; samples use Wilson's algorithm (STOC 1996) and are exact. Both run on the CPU, wherever the scores are.
 
     Log Z and marginals can be differentiated any number of times.
 
     Args:
-        arc_scores: ``[*batch, n+1, n]``; arcs from a word to itself are not looked at.
+        arc_scores: ``[*batch, n+1, n]``; arcs from a word to itself are ignored.
         lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
         roots: ``"multi"`` (default): any number of words hang on the root; ``"single"``: exactly one does.
 

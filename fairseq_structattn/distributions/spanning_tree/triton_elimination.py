@@ -1,25 +1,25 @@
 """Elimination of words on the GPU, by one program per sentence.
 
-The weights between words are a tile in registers, N heads by N dependents, and those from the root a vector beside it:
-a step needs nothing from memory and costs the latency of a few reductions, and enough sentences keep each core busy.
-Order and formulas are those of :mod:`.cpu_log_elimination`: a step takes a row and a column out of the tile and changes
-the rest by an outer product; each weight stays as it was when the first of its two ends was eliminated, and such is the
-tape.
-Weights are not kept as logarithms but as mantissas and exponents, two tiles, which is more accurate and cheaper.
+The weights between words are a tile in registers, N heads by N dependents, and those from the root a vector. So a step
+needs nothing from memory and takes the latency of a few reductions; enough sentences keep each multiprocessor busy.
+Order and formulas are those of :mod:`.cpu_log_elimination`. A step removes a row and a column from the tile and adds an
+outer product to the rest. Each weight keeps the value that it had when the first of its two ends was eliminated; these
+values are the tape.
+Weights are kept as mantissas and exponents (two tiles), which is more accurate and cheaper than logarithms.
 
 With b = a(h→m) / mantissa of w(h→m), a probability times the fraction σ is
 
     σ a = b · mantissa(q w(v→m)) · 2^(exponent(q w(v→m)) − exponent(w(h→m))),
 
-so that the way back needs two tiles as well, of exponents and of b. There, and in the backward pass, row and column are
-read from the tape in memory, which nobody writes any more: such loads wait for nothing that the loop computes. A row or
-column is 0 where its other end is gone, and changes nothing there. What gathers on the diagonal is never read.
+so the reverse sweep needs two tiles as well, of exponents and of b. In this sweep and in the backward pass, row and
+column are read from the tape in memory. The tape is complete by then, so the loads do not wait for results of the loop.
+A row or column is 0 where its other end is eliminated, and changes nothing there. The diagonal is never read.
 
-Sweeps with derivatives fill the registers: Triton must not move out of their loops what it could compute beforehand.
+Sweeps with derivatives fill the registers, so Triton must not hoist computations out of their loops.
 
-With a single root, the root counts as head of the last word only, and the others need a head among the words that
-remain. One of them has such a head as long as there is a tree, in which all but one hang on a word. So each step takes
-the word with the largest weight from another one, and no order has to be found beforehand (:mod:`.root_order`).
+With a single root, the root counts as a head of the last word only, and every other word needs a head among the words
+that remain. As long as a tree exists, some remaining word has such a head. So each step eliminates the word with the
+largest weight from another word, and no order has to be found beforehand (:mod:`.root_order`).
 """
 
 import triton
@@ -27,7 +27,7 @@ import triton.language as tl
 
 from ..kernels.triton_scaled import LEAST_EXPONENT, LOG_2, add, exponential, normalise
 
-# When a word is eliminated, if it is none of the sentence.
+# The step at which words in padding are eliminated: never.
 NEVER = tl.constexpr(-1)
 
 
@@ -83,7 +83,7 @@ def distribute(
     scores, lengths, mantissas, exponents, pivots, turns, log_partition, adjoint, marginals, n,
     SINGLE_ROOT: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """The way back from the last word: ``adjoint`` b, and marginals, both ``[batch, n+1, n]``."""
+    """The reverse sweep from the last word: ``adjoint`` b, and marginals, both ``[batch, n+1, n]``."""
     i = tl.program_id(0).to(tl.int64)
     heads, words = tl.arange(0, N), tl.arange(0, N)
     length, item, head_turn, word_turn = _item(i, lengths, turns, n, heads, words)
@@ -126,7 +126,7 @@ def eliminate_tangents(
     mantissas, exponents, pivots = mantissas + item, exponents + item, pivots + i * 2 * n
     tangents += item
     e, root_e = _load(exponents, length, n, heads, words, LEAST_EXPONENT)
-    # The derivatives times the mantissas.
+    # Derivatives times the mantissas.
     y, root_y = _first_fractions(scores + item, e, root_e, length, n, heads, words)
     g, root_g = _load(grad_marginals + item, length, n, heads, words, 0.0)
     y, root_y = tl.where(y == 0, 0.0, y * g), tl.where(root_y == 0, 0.0, root_y * root_g)
@@ -168,7 +168,7 @@ def distribute_tangents(
     adjoint, tangents = adjoint + item, tangents + item
     e, root_e = _load(exponents, length, n, heads, words, LEAST_EXPONENT)
     b, root_b = _load(adjoint, length, n, heads, words, 0.0)
-    # The derivative of a over the mantissa of w, less b times that of the logarithm of w.
+    # The derivative of a divided by the mantissa of w, minus b times the derivative of log w.
     c, root_c = tl.zeros_like(b), tl.zeros_like(root_b)
     for done in tl.range(0, length, disable_licm=True):
         t = length - 1 - done
@@ -213,14 +213,14 @@ def _weights(scores, length, n, heads, words):
 
 @triton.jit
 def _first_fractions(scores, e, root_e, length, n, heads, words):
-    """The part of the weights with exponents ``e`` that was there from the start, times their mantissas."""
+    """The fraction of weights with exponents ``e`` that is the original weight, times their mantissas."""
     w, first_e, root_w, root_first_e = _weights(scores, length, n, heads, words)
     return w * tl.exp2(first_e - e), root_w * tl.exp2(root_first_e - root_e)
 
 
 @triton.jit
 def _item(i, lengths, turns, n, heads, words):
-    """Length, place of the matrices, and turns of a sentence."""
+    """Length, offset of the matrices, and order of elimination of a sentence."""
     head_turn = tl.load(turns + i * n + heads, mask=heads < n, other=NEVER)
     word_turn = tl.load(turns + i * n + words, mask=words < n, other=NEVER)
     return _length_of(lengths, i, n), i * (n + 1) * n, head_turn, word_turn
@@ -228,19 +228,19 @@ def _item(i, lengths, turns, n, heads, words):
 
 @triton.jit
 def _length_of(lengths, i, n):
-    # On a device nobody looks whether lengths are in range.
+    # The host does not check lengths on a device, so they are clamped here.
     return tl.minimum(tl.maximum(tl.load(lengths + i), 0), n).to(tl.int32)
 
 
 @triton.jit
 def _turns(numbers, length, n, SINGLE_ROOT: tl.constexpr):
-    """When words are eliminated; with a single root, n stands for: not yet."""
+    """The step at which each word is eliminated; with a single root initially n, which means not yet eliminated."""
     return tl.where(numbers < length, n if SINGLE_ROOT else numbers, NEVER)
 
 
 @triton.jit
 def _best_connected(e, heads, words, head_remains, word_remains):
-    """One of the words that remain, with the largest weight from another one."""
+    """The remaining word with the largest weight from another remaining word."""
     others = head_remains[:, None] & (heads[:, None] != words[None, :])
     best = tl.max(tl.where(others, e, LEAST_EXPONENT), 0)
     return tl.argmax(tl.where(word_remains, best, 2 * LEAST_EXPONENT), 0)
@@ -250,7 +250,7 @@ def _best_connected(e, heads, words, head_remains, word_remains):
 def _at_turn(t, words, word_turn):
     """The word that is eliminated at step t.
 
-    Asked for even where it is word t: the compiler would carry all addresses from step to step in registers.
+    It is looked up even if it is word t, because the compiler would otherwise carry all addresses in registers.
     """
     return tl.sum(tl.where(word_turn == t, words, 0), 0)
 
@@ -262,14 +262,14 @@ def _counts_root(t, length, SINGLE_ROOT: tl.constexpr):
 
 @triton.jit
 def _extract(tile, root, head_is_it, word_is_it):
-    """What a tile holds for one word: as dependent of each head, as head of each word, as dependent of the root."""
+    """The entries of a tile for one word: as dependent of each head, as head of each word, as dependent of the root."""
     to = tl.sum(_if(word_is_it[None, :], tile), 1)
     return to, tl.sum(_if(head_is_it[:, None], tile), 0), tl.sum(_if(word_is_it, root), 0)
 
 
 @triton.jit
 def _read(matrix, v, n, heads, words, head_waits, word_waits, other):
-    """The same from memory ``[n+1, n]``, with ``other`` for words that do not wait."""
+    """The same entries, read from memory ``[n+1, n]``, with ``other`` for words already eliminated."""
     to = tl.load(matrix + v + (heads + 1) * n, mask=head_waits, other=other)
     return to, tl.load((matrix + (v + 1) * n) + words, mask=word_waits, other=other), tl.load(matrix + v)
 
@@ -281,7 +281,7 @@ def _keep(condition, w, e):
 
 @triton.jit
 def _step(mantissas, exponents, pivots, t, v, n, heads, words, head_waits, word_waits):
-    """The numbers of a step: the mantissa of d; q(h), w(v→m) and the q of the root, 0 for words that do not wait.
+    """The numbers of a step: the mantissa of d; q(h), w(v→m) and the q of the root, 0 for words already eliminated.
 
     The mantissa of w(h→v) on the tape is that of q(h) times that of d.
     """
@@ -295,7 +295,7 @@ def _step(mantissas, exponents, pivots, t, v, n, heads, words, head_waits, word_
 
 @triton.jit
 def _share(w, e, pivot_w, pivot_e):
-    """w / d, with the least exponent where it is 0 however small d may be."""
+    """w / d; where w is 0, it has the least exponent, however small d is."""
     return w / pivot_w, tl.where(w == 0, LEAST_EXPONENT, e - pivot_e)
 
 
@@ -311,7 +311,7 @@ def _ratio(a, b):
 
 @triton.jit
 def _outer(head_is_it, word_is_it, to, from_):
-    """A tile with the column and the row of one word, each 0 at the crossing."""
+    """A tile with the column and the row of one word, 0 where they cross."""
     return _if(word_is_it[None, :], to[:, None]) + _if(head_is_it[:, None], from_[None, :])
 
 

@@ -1,17 +1,17 @@
 """Exact samples of spanning trees.
 
-Wilson's algorithm (STOC 1996): from each word in turn, walk from head to head, each drawn in proportion to its weight,
-until the tree so far is reached; a word keeps the head by which the walk left it last. The loops of the walks are
-independent of the tree that remains when they are taken out. So a walk that has gone on for too long, as it does among
-words that prefer each other to everything else, may be given up without changing the distribution of the others.
+Wilson's algorithm (STOC 1996): from each word in turn, walk from head to head, drawing heads in proportion to their
+weights, until the walk reaches the tree built so far. A word keeps the head by which the walk left it last. The loops
+of the walks are independent of the tree that remains without them. So a walk that takes too long, as among words that
+prefer each other to all other heads, may be abandoned without changing the distribution of the other trees.
 
-What is given up is drawn by the same walk without its loops, in O(n⁴): the head by which a walk leaves v for good has a
-probability proportional to its weight times that of reaching the tree from there, before any word of the path so far.
-These probabilities solve a linear system; it is solved in log space by elimination, as log Z is.
+An abandoned sample is drawn by a loop-erased walk, in O(n⁴). The head by which a walk leaves v for the last time has a
+probability proportional to its weight times the probability of reaching the tree from it before the path so far.
+These probabilities solve a linear system, which is solved in log space by elimination, as for log Z.
 
-For a single root, its child is drawn first, from the marginals, and then a tree that grows from this word.
+For a single root, the root's child is drawn first, from the marginals, and then a tree rooted in this word.
 
-Compiled where numba is installed.
+The module is compiled if numba is installed.
 """
 
 import math
@@ -26,7 +26,7 @@ from ..kernels.numba_compile import kernel_if_available, over_batch, subroutine_
 from ..operations import without_gradient
 from ..semirings import NEGATIVE_INFINITY
 
-# Steps of one walk through a sentence of n words, in units of n³: about the cost of the walk without loops.
+# Limit of the steps of a walk in a sentence of n words, in units of n³: about the cost of the loop-erased walk.
 PATIENCE = 1.0
 
 LEFT_13, RIGHT_7, LEFT_17, RIGHT_11 = np.uint64(13), np.uint64(7), np.uint64(17), np.uint64(11)
@@ -46,19 +46,19 @@ def sample(
     marginals: Tensor,
     generator: Optional[torch.Generator] = None,
 ) -> Tensor:
-    """Heads ``[count, batch, n]`` of samples; :data:`NO_HEAD` in padding and where there is no tree.
+    """Heads ``[count, batch, n]`` of samples; :data:`NO_HEAD` in padding and if no tree is possible.
 
-    One seed for each sentence is drawn from PyTorch's generator for the CPU, or from the one that is given:
-    ``torch.manual_seed`` governs the samples, and the number of threads does not matter.
+    One seed for each sentence is drawn from ``generator``, by default PyTorch's generator for the CPU. So
+    ``torch.manual_seed`` determines the samples, and the number of threads does not matter.
 
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc.
         lengths: integers ``[batch]``.
-        single_root: whether exactly one word hangs on the root.
+        single_root: whether exactly one word is attached to the root.
         count: number of samples of each sentence.
         log_partition: ``[batch]``.
         marginals: ``[batch, n+1, n]``.
-        generator: of any device; ``None`` (default): PyTorch's own.
+        generator: of any device; ``None`` (default): PyTorch's default generator.
     """
     batch, n = scores.shape[0], scores.shape[-1]
     heads = torch.full((count, batch, n), NO_HEAD, device="cpu")
@@ -115,7 +115,7 @@ def _log_add(a, b):
 
 @subroutine_if_available
 def _walk(cumulative, in_tree, steps, random, heads):
-    """Wilson's algorithm; ``False`` if it does not come to an end within ``steps``."""
+    """Wilson's algorithm; returns ``False`` if it does not end within ``steps``."""
     for start in range(1, len(in_tree)):
         word = start
         while not in_tree[word]:
@@ -133,13 +133,13 @@ def _walk(cumulative, in_tree, steps, random, heads):
 
 @subroutine_if_available
 def _escape(log_weights, in_tree, on_path, escape):
-    """Write the log probability of a walk from each node to reach the tree before the path."""
+    """Write the log-probability that a walk from each node reaches the tree before the path."""
     free, k = np.empty(len(in_tree), np.int64), 0
     for h in range(1, len(in_tree)):
         if not in_tree[h] and not on_path[h]:
             free[k] = h
             k += 1
-    # Heads: the words that are free, then the tree, then the path.
+    # Heads in the order: free words, then the tree, then the path.
     moves = np.full((k + 2, k), -np.inf)
     for m in range(k):
         for h in range(k):
