@@ -78,8 +78,9 @@ def value_and_marginals(function: Callable, *tensors: Tensor) -> Tuple[Tensor, T
         return value_and_gradients(function, *tensors)
     track = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     with torch.inference_mode(False), torch.enable_grad():
-        # requires_grad is never set on the caller's tensor: a tensor without it is detached first.
-        leaves = [t if t.requires_grad else usable(t).detach().requires_grad_() for t in tensors]
+        # requires_grad is never set on the caller's tensor, and a view made in inference mode has no graph: without a
+        # graph to be kept, or a gradient to be taken, a tensor is detached first.
+        leaves = [t if track and t.requires_grad else usable(t).detach().requires_grad_() for t in tensors]
         value = function(*leaves)
         total = value.sum() + leaves[0].flatten()[:0].sum()
         found = torch.autograd.grad(total, leaves, create_graph=track, allow_unused=True)
@@ -90,7 +91,7 @@ def value_and_marginals(function: Callable, *tensors: Tensor) -> Tuple[Tensor, T
 
 def usable(tensor: Tensor) -> Tensor:
     """The tensor, or a copy that autograd may save if the tensor was made in inference mode."""
-    return tensor.clone() if tensor.is_inference() else tensor
+    return tensor.clone() if not _is_compiling() and tensor.is_inference() else tensor
 
 
 _PLAIN = (Tensor, torch.nn.Parameter, type(None))

@@ -9,7 +9,7 @@ SOURCE, TARGET = sentences([6]), sentences([5], seed=1)
 
 
 def encoder_states(model):
-    return model.encoder(batch(SOURCE)["net_input"]["src_tokens"]).states[0]
+    return model.encoder(batch(SOURCE)["net_input"]["src_tokens"]).source.values[0]
 
 
 def embedded_target(model):

@@ -51,7 +51,7 @@ def test_additive_is_luongs_concat(name):
 
 @pytest.mark.parametrize("name", ["dot", "scaled-dot"])
 def test_dot_names_the_way_out_when_sizes_differ(name):
-    with pytest.raises(ValueError, match=r"4 units .* 7: set --decoder-hidden-size 7, or .* general"):
+    with pytest.raises(ValueError, match=r"4 units .* 7: make them equal, or choose the score general"):
         build_score(name, DIM, 7, 6)
 
 

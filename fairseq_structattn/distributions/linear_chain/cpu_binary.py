@@ -57,7 +57,7 @@ class _Odds(Operation):
         chains, n = unary.shape
         log_partition, marginals = tables.new_empty(chains), unary.new_empty(chains, n)
         edges = unary.new_empty(chains if with_edges else 0, n - 1, 2, 2)
-        in_range = torch.empty(chains, dtype=torch.bool)
+        in_range = unary.new_empty(chains, dtype=torch.bool)
         _run(_forward, unary, tables, lengths, log_partition, marginals, edges, in_range)
         if not in_range.all():
             problem = _as_states(unary, tables, lengths, ~in_range)
