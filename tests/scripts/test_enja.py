@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import comparison
 import kept_statistics
@@ -352,12 +353,16 @@ def test_from_raw_text_to_the_report(tmp_path):
     assert "Scores: 1 of 54 runs" in (work / "README.md").read_text(encoding="utf-8")
     again = call(*arguments, SEEDS="1", DATA="")
     assert again.returncode == 0 and "training" not in again.stdout
-    recipes.main(["--work", str(work), "--results", str(work), "--tiny", "average", "student"])
-    made = [json.loads(line) for line in (work / "recipes.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [row["recipe"] for row in made] == ["average", "student"]
-    (student,) = (work / "recipes").glob("student-*")
-    taught = (student / "data" / "train.en").read_text(encoding="utf-8").splitlines()
-    assert len(taught) == 60 and taught != (work / "char" / "train.en").read_text(encoding="utf-8").splitlines()
+    recipes.main(["--work", str(work), "--results", str(work), "--tiny", "average"])
+    (average,) = [json.loads(line) for line in (work / "recipes.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert average["recipe"] == "average" and set(average["test"]) == set(recipes.SCORED)
+    settings_of_run = (str(work), str(work / "results"), True)
+    student = recipes.Student(recipes.Recipes(*settings_of_run).chain, *settings_of_run)
+    student.prepare()
+    translations, references = (
+        (folder / "train.en").read_text(encoding="utf-8").splitlines() for folder in (Path(student.data), work / "char")
+    )
+    assert len(translations) == len(references) == 60 and translations != references
     (work / "char" / "fingerprint").write_text("other data\n")
     stale = one_run.Run("char.paper.chain", 1, str(work), str(work / "results"), tiny=True)
     assert not stale.is_done()
