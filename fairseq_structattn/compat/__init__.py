@@ -1,8 +1,8 @@
-"""Repairs for defects of the installed fairseq, and for its misfits with newer versions of torch and numpy.
+"""Repairs for defects of the installed fairseq, and for its incompatibilities with newer versions of torch and numpy.
 
-Every repair looks at what the installed version does, never at its version number, and leaves alone what works. Those
-whose need a glance tells are decided by `apply()`; the others are put in place and decide when they are first used
-(:mod:`~fairseq_structattn.compat.deciding`). Either tells the log.
+Every repair tests the behaviour of the installed version, never its version number, and changes only what is broken. If
+the test is quick, `apply()` makes it; the other repairs are put in place and make their test at first use
+(:mod:`~fairseq_structattn.compat.deciding`). Both write to the log.
 """
 
 import os
@@ -38,8 +38,8 @@ WHEN_USED = (
 
 
 def apply():
-    """Repairs whatever needs it, before fairseq batches data or loads a checkpoint. Later calls find a healthy fairseq
-    and change nothing. With ``STRUCTATTN_COMPAT=0`` in the environment nothing is looked at, and nothing changed.
+    """Applies the repairs that are needed, before fairseq batches data or loads a checkpoint. Later calls find nothing
+    to repair. With ``STRUCTATTN_COMPAT=0`` in the environment nothing is tested, and nothing changed.
 
     Raises:
         ValueError: ``STRUCTATTN_COMPAT`` is neither 0 nor 1

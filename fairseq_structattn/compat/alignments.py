@@ -1,4 +1,4 @@
-"""Alignments: what `--print-alignment` prints."""
+"""Alignments: the output of `--print-alignment`."""
 
 import functools
 import re
@@ -14,7 +14,7 @@ from fairseq.sequence_scorer import SequenceScorer
 
 from .deciding import AtFirstUse, put_in_place
 
-# Stands at the end of a row of weights on its way through fairseq-interactive.
+# Marks the end of a row of weights inside fairseq-interactive.
 ROW_END = "\0"
 
 
@@ -23,17 +23,17 @@ def repair_generated_alignment():
 
     Symptom: `--print-alignment` ends in "list index out of range" when a search finds fewer translations of a sentence
     than the beam is wide, and in "Dimension out of range" for a model without attention.
-    Detection, at the first use: a search of width 4 for one word of a vocabulary without words, where there are but two
-    answers, ends so.
-    Repair: the translations that there are, are aligned, and a model without attention is told about. Models that
-    align by a second pass (`transformer_align`) are left to fairseq.
+    Detection, at the first use: a search with beam 4 over a vocabulary without words, where only two translations of
+    one word exist, ends in this error.
+    Repair: all translations that were found are aligned; a model without attention is an error that says so. Models
+    that align by a second pass (`transformer_align`) are left to fairseq.
     """
     decision = AtFirstUse("alignments of translations", counts_on_full_beams)
     put_in_place(SequenceGeneratorWithAlignment, "generate", lambda stock: aligning_what_is_there(stock, decision))
 
 
 class Anyword(torch.nn.Module):
-    """A model that finds all words equally likely, and attends to all of the source."""
+    """A model with a uniform distribution over words and uniform attention to the source."""
 
     def __init__(self, words):
         super().__init__()
@@ -89,7 +89,7 @@ def repair_scored_alignment():
     Symptom: `--score-reference --print-alignment soft` ends in "expected str instance, int found"; and with a model
     without attention, `--score-reference --print-alignment` ends in "'NoneType' object is not iterable".
     Detection, at the first use: asked for a soft alignment, the scorer answers with pairs of integers.
-    Repair: rows of weights, as the generator gives them; a model without attention is told about.
+    Repair: rows of weights, like those of the generator; a model without attention is an error that says so.
     """
     decision = AtFirstUse("alignments of references", scores_with_hard_alignments)
     put_in_place(SequenceScorer, "generate", lambda stock: _with_soft_alignments(stock, decision))
@@ -125,9 +125,9 @@ def repair_interactive_alignment():
     """Soft alignments in `fairseq-interactive`.
 
     Symptom: with `--print-alignment soft` it ends in "too many values to unpack".
-    Detection: none is needed; a version that knows soft alignments prints the same with the repair.
-    Repair: what it prints as a pair, or joins, is a row and a mark, and what it prints with loses the marks. The module
-    is one that is running already, under its own name or as `__main__`; where it is not loaded there is nothing to do.
+    Detection: none is needed; a version that supports soft alignments prints the same with the repair.
+    Repair: the pair that it prints or joins is a row and a mark, and its `print` removes the marks. The module is
+    loaded already, under its own name or as `__main__`; if it is not loaded, nothing is done.
     """
     modules: List[Any] = list(sys.modules.values())
     for module in modules:

@@ -13,12 +13,11 @@ from .rebinding import replace_everywhere
 def repair_hydra_architectures():
     """Architectures that `fairseq-hydra-train` overlooks.
 
-    Symptom: with `_name: structattn_rnn_crf` it trains a `structattn_rnn`: whatever the user leaves open gets the
-    model's own defaults before the architecture is asked for those that it stands for.
-    Detection, at the first use: the defaults of `structattn_rnn_vanilla`, which has no attention, come out with
-    attention.
-    Repair: the architecture is asked first. This is for architectures of our model only; others, fairseq's own among
-    them, have been trained with what they got.
+    Symptom: with `_name: structattn_rnn_crf` it trains a `structattn_rnn`: options that the user does not set get the
+    defaults of the model before the defaults of the architecture are applied.
+    Detection, at the first use: the defaults of `structattn_rnn_vanilla`, which has no attention, include attention.
+    Repair: the defaults of the architecture are applied first. This holds for architectures of our models only; users
+    of others, fairseq's own among them, have trained with the defaults that they got.
     """
     stock = initialize.add_defaults
     if not hasattr(stock, "is_repair"):

@@ -12,11 +12,11 @@ from .rebinding import replace_everywhere
 def repair_batch_by_size():
     """Sentences that go missing.
 
-    Symptom: `fairseq-generate` prints 96 of 100 translations, and validation scores are computed on 96 sentences: when
-    the last batch is no multiple of `required_batch_size_multiple`, it is thrown away. A data set without sentences
+    Symptom: `fairseq-generate` prints 96 of 100 translations, and validation scores are computed on 96 sentences: the
+    last batch is dropped if its size is no multiple of `required_batch_size_multiple`. A data set without sentences
     ends in an IndexError for the same reason.
-    Detection: of three sentences in batches of two, the third does not come out.
-    Repair: the sentences behind the last batch are added as a batch of their own.
+    Detection: of three sentences in batches of two, the third is missing.
+    Repair: the sentences after the last batch are added as another batch.
     """
     stock = data_utils.batch_by_size
     is_needed = _loses_sentences(stock)
@@ -28,7 +28,7 @@ def repair_batch_by_size():
 def _loses_sentences(batch_by_size):
     try:
         batches = batch_by_size([0, 1, 2], lambda index: 1, max_sentences=2, required_batch_size_multiple=2)
-    except ImportError:  # a fairseq without its compiled part batches nothing; its own message says what to do
+    except ImportError:  # fairseq without its compiled part cannot make batches; its own message says what to do
         return False
     return sum(len(batch) for batch in batches) < 3
 
@@ -59,7 +59,7 @@ def _keeping_all(batch_by_size):
         )
         if fixed_shapes is not None:  # another algorithm, which neither loses sentences nor keeps their order
             return batches
-        # Batches are consecutive slices of the indices, so what is missing is what lies behind them.
+        # Batches are consecutive slices of the indices, so the missing sentences are those after the last slice.
         rest = indices[sum(len(batch) for batch in batches) :]
         return batches + [rest] if len(rest) else batches
 
@@ -71,7 +71,7 @@ def repair_get_buckets():
 
     Symptom: `--num-batch-buckets` ends in "percentile() got an unexpected keyword argument 'interpolation'".
     Detection: buckets for three sizes raise that TypeError.
-    Repair: the same quantiles by the argument's new name, `method`.
+    Repair: the same quantiles with the new name of the argument, `method`.
     """
     stock = data_utils.get_buckets
     try:
@@ -93,8 +93,8 @@ def repair_numpy_compat():
 
     Symptom: with a numpy that no longer has `numpy.compat`, `--num-batch-buckets` ends in an AttributeError, and so
     does `--sample-break-mode eos` of language models.
-    Detection: the `np` of the two modules which ask for it doesn't know it.
-    Repair: these two modules see numpy with the missing name added; numpy itself stays as it is for everyone else.
+    Detection: the `np` of the two modules that use `numpy.compat.long` has no such name.
+    Repair: these two modules see numpy with the missing name added; numpy itself is unchanged for all other code.
     """
     modules = (language_pair_dataset, token_block_dataset)
     without = [module for module in modules if not hasattr(getattr(module.np, "compat", None), "long")]

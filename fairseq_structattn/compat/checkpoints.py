@@ -1,4 +1,4 @@
-"""Checkpoints: what torch may load of them."""
+"""Checkpoints: the types that torch may load from them."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from fairseq import checkpoint_utils
 
-# numpy 2 renamed the module whose functions its pickles call; checkpoints with either spelling are about.
+# numpy 2 renamed the module whose functions its pickles call; checkpoints with either name exist.
 NUMPY_PICKLE_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 # One-letter names that numpy gives to truth values, signed and unsigned integers and floating-point numbers.
 NUMBER_KINDS = "biuf"
@@ -21,25 +21,25 @@ NUMBER_KINDS = "biuf"
 def repair_checkpoint_loading():
     """Checkpoints that torch refuses.
 
-    Symptom: `fairseq-generate`, or `fairseq-train` when it resumes, ends in an UnpicklingError, since torch loads
-    nothing but tensors and plain containers by default and a fairseq checkpoint has a little more in it.
-    Detection: a checkpoint with no more than that little is refused.
-    Repair: where fairseq loads a checkpoint that is refused, it tries again with exactly that declared safe, and the
-    protection stays on for everything else. It is
+    Symptom: `fairseq-generate`, or `fairseq-train` when it resumes, ends in an UnpicklingError: torch loads only
+    tensors and plain containers by default, and a fairseq checkpoint holds a few other types.
+    Detection: a checkpoint with only these additional types is refused.
+    Repair: when torch refuses a checkpoint that fairseq loads, loading is tried again with exactly these types declared
+    safe; all others are still refused. The types are
 
     * `argparse.Namespace`: the options of models and tasks which have no dataclass;
     * numpy's arrays and scalars of numbers: meters in the extra state, the n-gram counts of `--eval-bleu` for instance.
 
-    A namespace is harmless: loading creates it and sets attributes, which calls nothing. What numpy's pickles name is
-    not: `numpy.ndarray` builds an array of objects from raw bytes, which are then followed as pointers, and the state
-    of a `numpy.dtype` sets its flags unchecked. So these names lead to the stand-ins below, which make numbers and
-    nothing else. Never put here what calls, imports or looks up something that the checkpoint chooses:
-    `builtins.getattr`, `eval`, `type`, `functools.partial`, `operator.attrgetter` and the like.
+    A namespace is harmless: loading creates it and sets attributes, which calls nothing. The types that numpy's pickles
+    name are not harmless: `numpy.ndarray` builds an array of objects from raw bytes, which are then followed as
+    pointers, and the state of a `numpy.dtype` sets its flags unchecked. So these names are mapped to the substitutes
+    below, which make only numbers. Never add a function that calls, imports or looks up something that the checkpoint
+    chooses: `builtins.getattr`, `eval`, `type`, `functools.partial`, `operator.attrgetter` and the like.
 
-    Whoever calls `torch.load` elsewhere, and whoever has declared numpy's own names safe, finds them as they were.
+    Calls of `torch.load` elsewhere, and names that other code has declared safe, are unchanged.
 
-    This guards the loading of the file, no more: fairseq evaluates some options of a checkpoint as Python code when it
-    builds the model or the optimizer (`--adam-betas`, the layers of `fconv`), so strangers' checkpoints stay a risk.
+    This protects only the loading of the file: fairseq evaluates some options of a checkpoint as Python code when it
+    builds the model or the optimizer (`--adam-betas`, the layers of `fconv`), so checkpoints of strangers stay a risk.
     """
     is_needed = refuses_checkpoints(checkpoint_utils.torch.load)
     if is_needed:
@@ -52,7 +52,7 @@ def refuses_checkpoints(load):
     torch.save([argparse.Namespace(a=1), np.ones(1), np.float64(1)], buffer)
     buffer.seek(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some versions load it, and announce that their successors won't
+        warnings.simplefilter("ignore")  # some versions load it, and warn that later ones will not
         try:
             load(buffer)
         except pickle.UnpicklingError:
@@ -61,7 +61,7 @@ def refuses_checkpoints(load):
 
 
 class _TorchThatTriesAgain(types.ModuleType):
-    """What the module of fairseq that loads checkpoints sees as torch."""
+    """Stands in for torch in the module of fairseq that loads checkpoints."""
 
     def __getattr__(self, name):
         return getattr(torch, name)
@@ -72,7 +72,7 @@ class _TorchThatTriesAgain(types.ModuleType):
 
 
 def load_checkpoint(file, *args, **kwargs):
-    """`torch.load`; of what it refuses, that which fairseq's checkpoints have besides tensors is taken for safe."""
+    """`torch.load`, which accepts the additional types of fairseq's checkpoints if it refuses them at first."""
     start = file.tell() if hasattr(file, "tell") else None
     with contextlib.suppress(pickle.UnpicklingError):
         return torch.load(file, *args, **kwargs)
@@ -104,12 +104,12 @@ def _safe_globals() -> List[Any]:
 
 
 def _name(entry):
-    """Under which name a pickle asks for an entry of torch's list: a pair with the name, or a class or function."""
+    """The name by which a pickle refers to an entry of torch's list: a pair with the name, or a class or function."""
     return entry[1] if isinstance(entry, tuple) else f"{entry.__module__}.{entry.__qualname__}"
 
 
 class _NumberType:
-    """Takes the place of `numpy.dtype` in a checkpoint, and knows the types of numbers only."""
+    """Replaces `numpy.dtype` in a checkpoint, for types of numbers only."""
 
     def __init__(self, code, align=False, copy=False):
         self.dtype = np.dtype(code) if isinstance(code, str) else None
@@ -117,14 +117,14 @@ class _NumberType:
             raise pickle.UnpicklingError(f"the checkpoint has a numpy type other than numbers: {code!r}")
 
     def __setstate__(self, state):
-        # Of the state, only the byte order tells anything about a number.
+        # The byte order is the only part of the state that matters for numbers.
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
 class _NumberArray(np.ndarray):
-    """Takes the place of `numpy.ndarray` in a checkpoint: an array that is filled from bytes, and with numbers only.
+    """Replaces `numpy.ndarray` in a checkpoint: an array of numbers only, which is filled from bytes.
 
-    It behaves, and is saved again, as the plain array that it is.
+    It behaves like a plain array, and is saved as one.
     """
 
     def __new__(cls, *shape_or_content):
@@ -141,12 +141,12 @@ class _NumberArray(np.ndarray):
 
 
 def _new_array(array_class, shape, code):
-    """Takes the place of the function with which numpy's pickles begin an array; all else comes with its state."""
+    """Replaces the function by which numpy's pickles create an array, whose content is set by its state later."""
     return _NumberArray()
 
 
 def _number(number_type, data):
-    """Takes the place of the function with which numpy's pickles make a scalar."""
+    """Replaces the function by which numpy's pickles create a scalar."""
     return np.frombuffer(data, dtype=_checked(number_type), count=1)[0]
 
 

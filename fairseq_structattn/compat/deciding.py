@@ -1,4 +1,4 @@
-"""Repairs whose need is not known before a trial: it is made when what they are for is first used."""
+"""Repairs that need a trial of the installed version, which is made when the repaired function is first used."""
 
 import logging
 import threading
@@ -8,17 +8,17 @@ logger = logging.getLogger(__package__)
 
 
 def announce(*names: str) -> None:
-    """Tells the log which repairs are at work from now on."""
+    """Writes to the log which repairs are active from now on."""
     logger.info(f"repaired in fairseq: {', '.join(names)} (STRUCTATTN_COMPAT=0 leaves it as it is)")
 
 
 class AtFirstUse:
-    """Whether a repair is needed, found out by the first who asks.
+    """Whether a repair is needed, decided by the first call.
 
     Args:
-        name: what is repaired, for the log
-        is_defective: tries the installed version out. It may come by the functions that are repaired: during the trial
-            none is needed
+        name: of the repair, for the log
+        is_defective: tries the installed version. The trial may call repaired functions, which then behave as if no
+            repair were needed
     """
 
     def __init__(self, name: str, is_defective: Callable[[], bool]):
@@ -47,7 +47,7 @@ class AtFirstUse:
 
 
 def put_in_place(owner, name: str, make: Callable[[Callable], Callable]) -> None:
-    """Replaces the function `name` of `owner` by ``make`` of it, unless that has been done already."""
+    """Replaces the function `name` of `owner` by ``make(function)``, unless it has been replaced already."""
     stock = getattr(owner, name)
     if not hasattr(stock, "is_repair"):
         repaired = make(stock)

@@ -1,4 +1,4 @@
-"""Generation: options of the search that do nothing, or something else than they say."""
+"""Generation: options of the search that have no effect, or another than they promise."""
 
 import functools
 import math
@@ -17,12 +17,12 @@ from .deciding import AtFirstUse, put_in_place
 def repair_ngram_blocking():
     """N-grams that repeat.
 
-    Symptom: without fairseq's CUDA extension `--no-repeat-ngram-size 3` translates to "w5 w5 w5 w5": what is compared
-    with the words before is the end of the buffer, which is padding until the longest translation is reached. Where it
-    is no padding, size 1 forbids nothing.
-    Detection, at the first use: of the words "5 6 5" in a wider buffer, the blocker of size 2 lets 6 follow.
-    Repair: the last words of the hypothesis are compared. The only word left is never forbidden: it is a word of
-    `--prefix-size`, say.
+    Symptom: without fairseq's CUDA extension `--no-repeat-ngram-size 3` translates to "w5 w5 w5 w5": the earlier words
+    are compared with the end of the buffer, which is padding until the longest translation is reached. If the buffer is
+    full, size 1 forbids nothing.
+    Detection, at the first use: after the words "5 6 5" in a wider buffer, the blocker of size 2 allows 6.
+    Repair: the last words of the hypothesis are compared. The only allowed word, such as a word of `--prefix-size`, is
+    never forbidden.
     """
     decision = AtFirstUse("n-grams that repeat", lets_ngrams_repeat)
     put_in_place(NGramRepeatBlock, "_no_repeat_ngram", lambda stock: _blocking(stock, decision))
@@ -60,10 +60,10 @@ def _block_repeated_ngrams(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_
 def repair_diverse_beams():
     """Groups of diverse beams.
 
-    Symptom: `--diverse-beam-groups` ends in "index 97 is out of bounds", or takes the penalty of one sentence for that
-    of another: what the groups have in common is kept by place in the batch and looked up by number in the data.
-    Detection, at the first use: sentences 7 and 3 of the data, as a batch.
-    Repair: it is looked up by place.
+    Symptom: `--diverse-beam-groups` ends in "index 97 is out of bounds", or applies the penalty of one sentence to
+    another: the overlap of the groups is stored by position in the batch, and looked up by number in the data.
+    Detection, at the first use: a batch of sentences 7 and 3 of the data.
+    Repair: the overlap is looked up by position.
     """
     decision = AtFirstUse("groups of diverse beams", looks_up_by_number)
     put_in_place(DiverseBeamSearch, "step", lambda stock: _looking_up_by_place(stock, decision))
@@ -97,13 +97,13 @@ def _looking_up_by_place(stock, decision):
 
 
 def repair_sampling():
-    """Samples where all that is allowed is next to impossible.
+    """Samples when all allowed words have a probability near 0.
 
-    Symptom: `--sampling` ends in "invalid multinomial distribution" where only one word is allowed, the last `</s>` of
-    a long translation or a word of `--prefix-size`, and has a probability that is 0 in floating point, for instance
-    with a small `--temperature`; and `--sampling-topk` in "selected index k out of range" if there are fewer words.
+    Symptom: `--sampling` ends in "invalid multinomial distribution" if only one word is allowed (the last `</s>` of a
+    long translation, or a word of `--prefix-size`) and its probability is 0 in floating point, for instance with a
+    small `--temperature`; `--sampling-topk` ends in "selected index k out of range" if there are fewer words.
     Detection, at the first use: either error.
-    Repair: such words are scaled up to a probability of 1 for the best of them; `--sampling-topk` takes all words.
+    Repair: the probabilities of such words are scaled so that the largest is 1; `--sampling-topk` takes all words.
     """
     decision = AtFirstUse("samples of what is next to impossible", fails_to_sample)
     put_in_place(Sampling, "step", lambda stock: _sampling_whatever_is_allowed(stock, decision))
@@ -140,9 +140,9 @@ def _sampling_whatever_is_allowed(stock, decision):
 def repair_source_length():
     """Translations as long as their sources.
 
-    Symptom: with `--match-source-len` a sentence of five words has a translation of six: its `</s>` is counted.
-    Detection, at the first use: the translation of a sentence of one word has two.
-    Repair: where sentences end in `</s>`, and their lengths are given with it, they count one less.
+    Symptom: with `--match-source-len` a sentence of five words has a translation of six, because its `</s>` is counted.
+    Detection, at the first use: the translation of a sentence of one word has two words.
+    Repair: the length is reduced by one if sentences end in `</s>` and their lengths include it.
     """
     decision = AtFirstUse("translations as long as their sources", counts_ends)
     put_in_place(SequenceGenerator, "_generate", lambda stock: _noticing_ends(stock, decision))

@@ -11,9 +11,9 @@ def repair_processes_on_cpu():
     """Several processes without GPUs.
 
     Symptom: with the default `--ddp-backend pytorch_ddp` they end in "DistributedDataParallel device_ids and
-    output_device arguments only work with single-device/multiple-device GPU modules": fairseq names a device always.
-    Detection: none is needed; no version of the wrapper takes a device for a model on the CPU.
-    Repair: none is named for those.
+    output_device arguments only work with single-device/multiple-device GPU modules": fairseq always passes a device.
+    Detection: none is needed; no version of the wrapper accepts a device for a model on the CPU.
+    Repair: no device is passed for models on the CPU.
     """
     put_in_place(distributed_fairseq_model, "DistributedDataParallel", _without_device_on_cpu)
 

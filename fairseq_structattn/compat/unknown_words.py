@@ -1,4 +1,4 @@
-"""Unknown words: what `--replace-unk` puts in their place."""
+"""Unknown words: their replacement by `--replace-unk`."""
 
 import functools
 
@@ -10,18 +10,18 @@ from fairseq.tokenizer import tokenize_line
 
 from .deciding import AtFirstUse, put_in_place
 
-# What the option is if no dictionary follows it; it comes from another option.
+# Value of the option if no dictionary follows it: the default of another option, by a mistake of fairseq.
 NO_DICTIONARY = "@@ "
 
 
 def repair_unknown_words():
-    """The words that unknown words are replaced by.
+    """Replacements of unknown words.
 
     Symptom: `--replace-unk` without a file ends in "No such file or directory: '@@ '"; with one in an IndexError, since
     nothing has been aligned; and with `--print-alignment` in "list indices must be integers or slices, not tuple".
-    Detection, at the first use: a word that is aligned with another cannot be replaced.
-    Repair: without a file the words of the source are copied; translations are aligned; and either kind of alignment
-    tells the word. The tokens of the source and of the translation count, not the words that they are joined to.
+    Detection, at the first use: an unknown word with an alignment cannot be replaced.
+    Repair: without a file, the words of the source are copied; translations are aligned; and both kinds of alignment
+    are accepted. Positions count the tokens of source and translation, not the words that the tokens are joined to.
     """
     decision = AtFirstUse("replacement of unknown words", cannot_replace)
     put_in_place(utils, "load_align_dict", lambda stock: _without_dictionary(stock, decision))
@@ -78,8 +78,8 @@ def _replacing(stock, decision):
 
 
 def _source_positions(alignment, words):
-    """For each target position that is aligned the position of one of the source words: of pairs, or of rows of weights
-    as text, the last of which is that of `</s>`."""
+    """The position of one source word for each aligned target position, from pairs, or from rows of weights as text;
+    the last weight of a row is that of `</s>`."""
     if all(isinstance(part, tuple) for part in alignment):
         return {target: source for source, target in alignment if source < words}
     rows = [list(map(float, row[:words])) for row in alignment]

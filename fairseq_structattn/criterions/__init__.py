@@ -1,4 +1,4 @@
-"""Criterions; importing this package registers them with fairseq, which does not look for them by itself."""
+"""Criterions; importing this package registers them with fairseq, which does not import them by itself."""
 
 from fairseq_structattn.criterions import (  # noqa: F401
     attention_entropy,

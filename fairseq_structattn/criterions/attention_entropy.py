@@ -1,4 +1,4 @@
-"""Entropy of the attention distribution: how undecided attention is."""
+"""Entropy of the attention distribution: a measure of its uncertainty."""
 
 from typing import Tuple
 
@@ -15,15 +15,15 @@ def attention_entropy(posterior: StructuredDistribution, counted: Tensor) -> Ten
     2008, theorem 3.4). As a penalty it is entropy regularisation (Grandvalet & Bengio, NIPS 2004).
 
     Args:
-        posterior: over source positions, of batch shape ``[batch, tgt_len]``
-        counted: which target words there are, boolean ``[batch, tgt_len]``
+        posterior: distribution over source positions, of batch shape ``[batch, tgt_len]``
+        counted: mask of target words, False for padding, boolean ``[batch, tgt_len]``
     """
     return posterior.entropy().masked_fill(~counted, 0).sum()
 
 
 @register_term
 class AttentionEntropy(Term):
-    """:func:`attention_entropy`. Of a weight less than 0, it keeps attention open."""
+    """:func:`attention_entropy` as a term; a negative weight keeps attention spread out."""
 
     name = "attention_entropy"
     description = "weight of the entropy of the attention distribution: > 0 penalises it, < 0 rewards it"

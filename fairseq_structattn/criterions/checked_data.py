@@ -1,4 +1,4 @@
-"""What supervises is looked through as a whole, once, before the first update that learns from it."""
+"""Checks of supervision data as a whole, once, before the first update that learns from them."""
 
 import weakref
 from typing import Iterator, MutableMapping, Tuple
@@ -9,7 +9,7 @@ from fairseq_structattn.criterions.shards import shards
 
 
 class CheckedData:
-    """The data sets of a task that have been looked through.
+    """The data sets of a task that have been checked.
 
     Args:
         task: the fairseq task

@@ -1,4 +1,4 @@
-"""Coverage loss: no source position should be attended to again and again."""
+"""Coverage loss: a penalty on repeated attention to the same source positions."""
 
 from typing import Tuple
 
@@ -12,12 +12,12 @@ def coverage_loss(weights: Tensor, counted: Tensor) -> Tensor:
     """Σ_t Σ_i min(a_{t,i}, c_{t,i}) with the coverage c_t = Σ_{t' < t} a_{t'}, summed over the batch.
 
     See et al., "Get To The Point: Summarization with Pointer-Generator Networks" (ACL 2017), equations 10, 12 and 13.
-    Their a_t sum to 1, so that a step costs at most 1. So that it does here, whatever the weights of a distribution sum
-    to, they are divided by their sum. A step without any weight costs nothing.
+    In the paper a_t sums to 1, so that a step costs at most 1. Here weights are divided by their sum first, since the
+    weights of other distributions have other sums. A step whose weights are all 0 costs nothing.
 
     Args:
         weights: ``[batch, tgt_len, src_len]``, at least 0
-        counted: which target words there are, boolean ``[batch, tgt_len]``
+        counted: mask of target words, False for padding, boolean ``[batch, tgt_len]``
     """
     weights = weights if weights.dtype == torch.float64 else weights.float()
     weights = weights.masked_fill(~counted.unsqueeze(-1), 0)
@@ -29,7 +29,7 @@ def coverage_loss(weights: Tensor, counted: Tensor) -> Tensor:
 
 @register_term
 class CoverageLoss(Term):
-    """:func:`coverage_loss`, of any model that returns attention weights."""
+    """:func:`coverage_loss` as a term, for any model that returns attention weights."""
 
     name = "coverage_loss"
     description = "weight of the penalty on attending again to what was attended to before"

@@ -1,4 +1,4 @@
-"""Given word alignments of a whole data set: what is wrong in them, and how many there are."""
+"""Given word alignments of a whole data set: checking and counting them."""
 
 import logging
 from typing import Iterator, Tuple
@@ -11,7 +11,7 @@ from fairseq_structattn.tasks.word_counts import word_counts
 
 logger = logging.getLogger(__name__)
 
-# Sentences looked at together.
+# Sentences that are checked together.
 CHUNK = 10000
 LARGEST = np.iinfo(np.int32).max
 
@@ -22,8 +22,8 @@ def check_alignments(cfg, split: str, data, required: bool) -> None:
     Args:
         cfg: options of the task
         split: name of the split
-        data: its data set, or one around it
-        required: whether the split to train on needs alignments; others may do without
+        data: the data set, or a wrapper of it
+        required: whether a training split must have alignments; other splits need none
 
     Raises:
         FileNotFoundError: the split to train on has no alignments
@@ -47,7 +47,7 @@ def check_alignments(cfg, split: str, data, required: bool) -> None:
 
 
 def _count_checked(data, name: str) -> int:
-    """How many sentences of a data set of pairs have alignments that are used, whatever options do to the pairs."""
+    """Number of sentences of a data set of pairs whose alignments are used under the given options."""
     alignments = data.align_dataset
     whole = alignments.dataset if isinstance(alignments, CutAlignments) else alignments
     path = f"--guided-alignment: {getattr(whole, '_path', None) or getattr(whole, 'path', None) or name}"
@@ -63,7 +63,7 @@ def _is_prepended(data) -> bool:
 
 
 def _count_cut(alignments, path: str, source_words: np.ndarray) -> int:
-    """How many sentences have links under ``--truncate-source``, which leaves so many source words."""
+    """Number of sentences that still have links after ``--truncate-source`` cuts the source to its limit of words."""
     lost = aligned = 0
     for sentences, links in _links(alignments):
         lost += len(np.unique(sentences[links[:, 0] >= source_words[sentences]]))
@@ -77,17 +77,17 @@ def _count_cut(alignments, path: str, source_words: np.ndarray) -> int:
 
 
 def count_aligned(alignments, path: str, source_words: np.ndarray, target_words: np.ndarray) -> int:
-    """How many sentences have links.
+    """Number of sentences with links.
 
     Args:
-        alignments: as fairseq loads them, of each sentence the numbers of its links one after the other
-        path: where they are from, for messages
+        alignments: as fairseq loads them: for each sentence, the indices of its links in one sequence
+        path: their file, for error messages
         source_words: words of each source sentence, ``[sentences]``
         target_words: words of each target sentence, ``[sentences]``
 
     Raises:
-        ValueError: not as many alignments as sentences, or a link to a word that there is not; the message names the
-            line
+        ValueError: the numbers of alignments and sentences differ, or a link points outside its sentence; the message
+            names the line
     """
     if len(alignments) != len(source_words):
         raise ValueError(
@@ -121,7 +121,7 @@ def _links(alignments) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
 
 
 def _advice(alignments, source_words: np.ndarray, target_words: np.ndarray) -> str:
-    """What to do about links that point outside: all together tell whether they are counted from 1."""
+    """Advice on links that point outside: whether they are counted from 1 can be seen from all of them together."""
     least, most_outside = LARGEST, -1
     for sentences, links in _links(alignments):
         limits = np.stack((source_words[sentences], target_words[sentences]), 1)

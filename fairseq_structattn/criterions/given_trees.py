@@ -1,4 +1,4 @@
-"""Given trees of a whole data set: what is wrong in them, and how many there are."""
+"""Given trees of a whole data set: checking and counting them."""
 
 import logging
 from typing import Optional
@@ -13,16 +13,16 @@ from fairseq_structattn.tasks.source_heads import SourceHeads, WithSourceHeads
 
 logger = logging.getLogger(__name__)
 
-# Words looked at together.
+# Words that are checked together.
 CHUNK = 1 << 20
 
 
 def check_trees(data, distribution: ArcDistribution) -> None:
-    """Checks the heads that belong to a data set, and logs how many there are.
+    """Checks the heads of a data set, and logs how many there are.
 
     Args:
-        data: a data set, or one around it; nothing is said of one without heads
-        distribution: over the heads of any sentences, of the kind of the model's
+        data: a data set, or a wrapper of it; nothing is logged for one without heads
+        distribution: the model's kind of distribution, over the heads of any sentences
 
     Raises:
         ValueError: heads that the model cannot have; the message names the line
@@ -35,7 +35,7 @@ def check_trees(data, distribution: ArcDistribution) -> None:
 
 
 def check_heads(heads: SourceHeads, distribution: ArcDistribution) -> None:
-    """Checks given heads, and logs how many there are; arguments and errors as of :func:`check_trees`."""
+    """Checks given heads, and logs how many there are; for arguments and errors see :func:`check_trees`."""
     if isinstance(distribution, DependencyTree):
         projective = isinstance(distribution, ProjectiveTree)
         wrong = first_impossible(heads.flat, heads.starts, projective, distribution.roots == "single")
@@ -55,10 +55,10 @@ def first_impossible(heads: np.ndarray, starts: np.ndarray, projective: bool, si
     there is no such sentence. Takes O(N log n) for N words in sentences of at most n.
 
     Args:
-        heads: of the words of all sentences, one after the other, 0 for the root, −1 where it is not known, ``[words]``
-        starts: where each sentence starts, and where the last ends, ``[sentences + 1]``
+        heads: of the words of all sentences, concatenated; 0 for the root, −1 for an unknown head, ``[words]``
+        starts: index of the first word of each sentence, and the number of all words, ``[sentences + 1]``
         projective: arcs must not cross
-        single_root: one word at most hangs on the root
+        single_root: at most one word has the root as head
     """
     begin = 0
     while begin < len(starts) - 1:
@@ -85,7 +85,7 @@ def _first_of_chunk(heads: np.ndarray, starts: np.ndarray, projective: bool, sin
     impossible = parents[tops[nodes]] != tops[nodes]
     if projective:
         left, right = np.minimum(nodes, parents[nodes]), np.maximum(nodes, parents[nodes])
-        # A word over which an arc of its own descendants goes can have no head: that arc would be in the way.
+        # A top word under an arc between its own descendants can have no head: the arc from any head would cross it.
         impossible |= (left < tops[nodes]) & (tops[nodes] < right)
         impossible |= _crossed(left, right, len(parents))
     wrong = np.bincount(sentences[impossible], minlength=len(words)) > 0
@@ -95,18 +95,18 @@ def _first_of_chunk(heads: np.ndarray, starts: np.ndarray, projective: bool, sin
 
 
 def _tops(parents: np.ndarray, depth: int) -> np.ndarray:
-    """Where the chain of parents of each node ends within `depth` steps: at a node that is its own parent, unless it
-    goes round in a circle."""
+    """The last node of the chain of parents of each node, at most `depth` steps away: a node that is its own parent,
+    unless the chain is a cycle."""
     for _ in range(depth.bit_length()):
         parents = parents[parents]
     return parents
 
 
 def _crossed(left: np.ndarray, right: np.ndarray, nodes: int) -> np.ndarray:
-    """Whether an arc from left to right is crossed by one that starts inside it and ends behind it.
+    """Whether the arc from left to right is crossed by an arc that starts inside and ends to its right.
 
-    What starts between left and right must not end behind right, which takes a maximum over a range; two ranges whose
-    size is a power of two cover it.
+    The largest end of the arcs that start between left and right must not exceed right. The maximum over this range is
+    the maximum over two overlapping ranges, whose size is a power of two.
     """
     farthest = np.arange(nodes)
     np.maximum.at(farthest, left, right)

@@ -1,4 +1,4 @@
-"""Guided alignment: attention learns from word alignments that another tool has made."""
+"""Guided alignment: supervision of attention by word alignments of another tool."""
 
 import logging
 from typing import Any, Mapping, Tuple
@@ -17,32 +17,31 @@ logger = logging.getLogger(__name__)
 def guided_alignment_loss(posterior: StructuredDistribution, alignment: Tensor) -> Tensor:
     """Cross entropy of attention with given alignments, summed over the batch, in nats.
 
-    With softmax attention that is Σ_t Σ_i −A_{t,i} log α_{t,i}, where the links A of a target word sum to 1 (Chen et
-    al., "Guided Alignment Training for Topic-Aware Neural Machine Translation", AMTA 2016; Garg et al., "Jointly
-    Learning to Align and Translate with Transformer Models", EMNLP 2019, section 4.2). Where attention marks any number
-    of positions, as a chain and sigmoid do, the aligned ones are the structure to learn, and it is
-    Σ_t −log p(z_t = marks of A_t). For the cross entropy with their weights divided by the sum would be content with
-    the aligned position at μ = 1 among others that are at μ = 1 as well, where no gradient is left to tell them apart.
+    With softmax attention the loss is Σ_t Σ_i −A_{t,i} log α_{t,i}, where the links A of a target word sum to 1 (Chen
+    et al., "Guided Alignment Training for Topic-Aware Neural Machine Translation", AMTA 2016; Garg et al., "Jointly
+    Learning to Align and Translate with Transformer Models", EMNLP 2019, section 4.2). A chain or sigmoid selects any
+    number of positions; the loss is then Σ_t −log p(z_t = indicator of the links A_t). The cross entropy with
+    normalised weights would not do: once the aligned position and others have μ = 1, no gradient separates them.
 
-    A word without links costs nothing. No logarithm is taken of a probability where the potentials tell more, so that
-    a position of weight 0 is pulled up with full force, see
-    :meth:`~fairseq_structattn.distributions.structured.StructuredDistribution.alignment_log_prob`. What the
-    distribution forbids altogether cannot be learned, and is left out.
+    A word without links costs nothing. Log-probabilities are computed from potentials, not from probabilities, so that
+    a position whose weight underflows to 0 has its full gradient, see
+    :meth:`~fairseq_structattn.distributions.structured.StructuredDistribution.alignment_log_prob`. Links that the
+    distribution excludes cannot be learned, and are left out.
 
     Args:
-        posterior: over source positions, of batch shape ``[batch, tgt_len]``
+        posterior: distribution over source positions, of batch shape ``[batch, tgt_len]``
         alignment: A, ``[batch, tgt_len, src_len]``, in sentences padded on the right
     """
-    # A tree over the source has no </s>, which is aligned to nothing.
+    # A tree over the source has no position for </s>, which is not aligned.
     cost = -posterior.alignment_log_prob(alignment[..., : posterior.max_length])
     return cost.masked_fill(cost.isinf(), 0).sum()
 
 
 def alignment_matrix(links: Tensor, link_weights: Tensor, src_tokens: Tensor, tgt_len: int, padding: int) -> Tensor:
-    """The alignments of a batch of fairseq as shares of source positions.
+    """The alignments of a batch of fairseq as target distributions over source positions.
 
     Args:
-        links: ``[links, 2]``: column of `src_tokens`, and row of the target words of all sentences one after the other
+        links: ``[links, 2]``: column of `src_tokens`, and row among the concatenated target words of all sentences
         link_weights: 1 / number of links of the target word, ``[links]``
         src_tokens: ``[batch, src_len]``, padded on either side
         tgt_len: length of a target sentence, with padding
@@ -62,7 +61,7 @@ def alignment_matrix(links: Tensor, link_weights: Tensor, src_tokens: Tensor, tg
 
 @register_term
 class GuidedAlignment(Term):
-    """:func:`guided_alignment_loss` with the alignments of the data, which are checked as a whole.
+    """:func:`guided_alignment_loss` as a term; all alignments of the data are checked before the first update.
 
     Raises:
         ValueError: no ``--load-alignments``
@@ -80,7 +79,7 @@ class GuidedAlignment(Term):
 
     @classmethod
     def skipped(cls, task) -> None:
-        """Warns of alignments that are loaded in vain."""
+        """Warns of alignments that are loaded but not used."""
         if getattr(task.cfg, "load_alignments", False):
             logger.warning("--load-alignments is not used: its weight, --guided-alignment, is 0")
 

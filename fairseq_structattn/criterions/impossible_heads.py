@@ -1,4 +1,4 @@
-"""Why given heads belong to no structure of a model, in words for its user."""
+"""Explains to the user why given heads belong to no structure of a model."""
 
 from torch import Tensor
 
@@ -6,7 +6,7 @@ from fairseq_structattn.distributions.arcs import NO_HEAD, ArcDistribution
 
 
 def why_impossible(distribution: ArcDistribution, heads: Tensor) -> str:
-    """What keeps the heads ``[words]`` of a sentence out of the distribution, in words for its user."""
+    """The reason, for the user, why no structure of the distribution has the heads ``[words]`` of a sentence."""
     arcs = [(head, word) for word, head in enumerate(heads.tolist(), start=1) if head != NO_HEAD]
     crossing = _first_crossing(arcs)
     if _in_a_circle(arcs):

@@ -33,25 +33,25 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
     """Cross entropy with label smoothing, plus each registered :class:`~fairseq_structattn.criterions.terms.Term` times
     its weight.
 
-    Terms are sums over words, as the cross entropy is: with `sentence_avg` an update has their mean over sentences,
-    without it that over target words. They are logged without their weights, in nats for each word that they count, 0
-    where they count none. A term of weight 0 is neither computed nor logged. What supervises is checked as a whole, for
-    every split, before the first update. Terms that ask for distributions need a model that has ``has_posterior`` and
-    returns its distributions as :class:`~fairseq_structattn.models.rnn.RNNDecoder` does.
+    Terms are sums over words, like the cross entropy: an update takes their mean over sentences with `sentence_avg`,
+    over target words without it. Terms are logged without their weights, in nats per word that they count, as 0 if they
+    count none. A term of weight 0 is neither computed nor logged. Alignments and heads of every split are checked
+    before the first update. Terms that need distributions need a model that has ``has_posterior`` and returns its
+    distributions as :class:`~fairseq_structattn.models.rnn.RNNDecoder` does.
 
     Args:
         task: the fairseq task
         sentence_avg: losses are averaged over sentences, not over tokens
         label_smoothing: ε of the smoothing
         ignore_prefix_size: target tokens left out at the beginning
-        report_accuracy: log the share of tokens predicted right
+        report_accuracy: log the fraction of tokens that are predicted correctly
         report_length_to_failure: log ``length_to_failure``, see
             :func:`~fairseq_structattn.criterions.length_to_failure.length_to_failure`, in percent
         of_terms: options of terms, such as their weights, by name
 
     Raises:
         TypeError: an option that no term has
-        ValueError: one that its term refuses
+        ValueError: a value that its term refuses
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         return loss, sample_size, logging_output
 
     def _request(self, model: nn.Module) -> Dict[str, bool]:
-        """What to ask of the model beside its input."""
+        """Arguments of the model beside its input."""
         needed = [term.flag() for term in self.terms if term.needs_distribution]
         if needed and not getattr(model, "has_posterior", False):
             raise ValueError(
@@ -126,8 +126,8 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
 
 
 def _offer() -> None:
-    """Registers the criterion with the options of all terms that there are. Where a configuration names the class of
-    its options, as checkpoints do, it is found in this module."""
+    """Registers the criterion with the options of all terms. Checkpoints name the class of the options, which is found
+    in this module."""
     of_terms = [
         (name, kind, field(default=default, metadata={"help": text})) for name, kind, default, text in term_options()
     ]

@@ -5,11 +5,11 @@ from torch import Tensor
 
 
 def length_to_failure(predicted: Tensor, target: Tensor, padding: int, end: int) -> Tensor:
-    """Share of the target that is right before the first error, ``[batch]``, 0 to 1.
+    """Fraction of the target before the first error, ``[batch]``, 0 to 1.
 
-    Up to its first error a greedy decoder has read what a teacher would have given it to read, so predictions under
-    teacher forcing give the measure without decoding. The end of a sentence is not counted, above or below the line.
-    An empty target is wholly right.
+    Up to its first error a greedy decoder reads the same words as under teacher forcing, so the measure follows from
+    predictions under teacher forcing, without decoding. The end of a sentence counts neither in the numerator nor in
+    the denominator. The fraction of an empty target is 1.
 
     Args:
         predicted: best words ``[batch, tgt_len]``

@@ -20,12 +20,12 @@ def pairwise_square_norm(model: nn.Module) -> Tensor:
 
 @register_term
 class PairwiseL2(Term):
-    """``½ Σb²`` over the pairwise potentials ``b``, so that `weight` · b is added to the gradient of an update (Kim et
-    al. 2017, section 4.2), however many batches and processes make the update: fairseq divides the sum of their losses
-    by the sum of their sample sizes, so each batch carries the penalty times its own sample size.
+    """``½ Σb²`` over the pairwise potentials ``b``: `weight` · b is added to the gradient of an update (Kim et al.
+    2017, section 4.2), whatever the number of batches and processes of the update. fairseq divides the sum of their
+    losses by the sum of their sample sizes, so each batch has the penalty times its own sample size.
 
-    The paper's 0.005 stands beside a loss summed over the words of a sentence, as with ``sentence_avg``; beside a mean
-    over words the same balance is 0.005 divided by the words of a sentence.
+    The paper's 0.005 belongs to a loss summed over the words of a sentence, as with ``sentence_avg``; with a mean over
+    words the same balance is 0.005 divided by the number of words of a sentence.
     """
 
     name = "pairwise_l2"

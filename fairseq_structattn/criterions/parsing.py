@@ -1,4 +1,4 @@
-"""``structattn_parsing``: −log p of given trees, and how many heads of the best tree are right."""
+"""``structattn_parsing``: −log p of given trees, and the attachment score of the best trees."""
 
 from typing import Dict, Tuple
 
@@ -56,7 +56,7 @@ class ParsingCriterion(FairseqCriterion):
 
 
 def right_heads(distribution: ArcDistribution, heads: Tensor) -> Tensor:
-    """How many of the given heads ``[batch, words]`` the most likely structure has."""
+    """Number of the given heads ``[batch, words]`` that the most likely structure has."""
     heads = F.pad(heads, (0, distribution.max_length - heads.size(1)), value=NO_HEAD)
     with torch.no_grad():
         found = distribution.argmax.argmax(1)

@@ -1,4 +1,4 @@
-"""``structattn_question_answering``: cross entropy of the answers, and how many answers and facts are right."""
+"""``structattn_question_answering``: cross entropy of the answers, and accuracies of answers and facts."""
 
 import math
 from typing import Dict, List
@@ -14,11 +14,11 @@ from torch import Tensor
 class QuestionAnswering(FairseqCriterion):
     """Cross entropy of the answer to each question, and its mean over the questions of an update.
 
-    Logged beside ``loss``, in bits for each question, are in percent ``accuracy``, the share of questions whose answer
-    is the most probable symbol, and in validation ``fact_accuracy``, the share of the questions whose most likely
-    sequence of facts is that of the supporting facts, one after the other. Only questions with as many supporting facts
-    as the model has steps are counted in it; a supporting fact that the story no longer has cannot be found. Facts are
-    not trained on.
+    ``loss`` is logged in bits per question. ``accuracy`` is the percentage of questions whose answer is the most
+    probable symbol; ``fact_accuracy``, in validation only, the percentage of questions whose most likely sequence of
+    facts is the sequence of supporting facts. ``fact_accuracy`` counts only questions with as many supporting facts as
+    the model has steps; a supporting fact that was cut from a long story cannot be found. Training does not use the
+    supporting facts.
     """
 
     def forward(self, model, sample, reduce=True):
@@ -59,11 +59,12 @@ class QuestionAnswering(FairseqCriterion):
 
 
 def _compared(facts: Tensor, supporting: Tensor, lengths: Tensor) -> Dict[str, Tensor]:
-    """Of facts ``[batch, steps]``: questions with as many supporting facts, and with the same.
+    """The number of questions with one supporting fact for each step, and of those whose facts are the same.
 
     Args:
+        facts: ``[batch, steps]``
         supporting: ``[batch, most]``
-        lengths: how many of them there are, ``[batch]``
+        lengths: number of supporting facts, ``[batch]``
     """
     steps = facts.shape[1]
     if supporting.shape[1] < steps:

@@ -38,8 +38,8 @@ class SentencePairCriterion(FairseqCriterion):
     Args:
         task: a ``structattn_sentence_pair``
         tree_supervision: weight of :func:`~fairseq_structattn.criterions.tree_supervision.tree_supervision_loss`,
-            summed over both sentences; logged, as long as it counts, for each word whose head is given
-        tree_supervision_epochs: first epochs in which it counts; None: all
+            summed over both sentences; logged per word with a given head, in the epochs that have it
+        tree_supervision_epochs: number of first epochs with this loss; None: all
 
     Raises:
         ValueError: a negative weight, fewer than one epoch, or supervision without heads
@@ -103,7 +103,7 @@ class SentencePairCriterion(FairseqCriterion):
         return cost, words
 
     def _check(self, distributions) -> None:
-        """Looks through the trees of every data set once, before the first update that learns from them."""
+        """Checks the trees of every data set once, before the first update that learns from them."""
         for _, data in self._checked.unseen():
             for heads, distribution in zip(data.heads, distributions):
                 if heads is not None:
@@ -111,7 +111,7 @@ class SentencePairCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs) -> None:
-        """Logs ``loss`` in bits, ``accuracy`` in percent and, where it counts, ``tree_supervision`` in nats."""
+        """Logs ``loss`` in bits, ``accuracy`` in percent and, if used, ``tree_supervision`` in nats."""
         total = {
             name: utils.item(sum(log.get(name, 0) for log in logging_outputs)) for name in _logged(logging_outputs)
         }

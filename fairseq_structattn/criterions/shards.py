@@ -1,4 +1,4 @@
-"""Data in several folders, of which each epoch reads another."""
+"""Data in several folders, one for each epoch in turn."""
 
 import copy
 from typing import Iterator
@@ -9,8 +9,8 @@ from fairseq.tasks.translation import TranslationTask
 
 
 def shards(task) -> Iterator[FairseqDataset]:
-    """What a translation task will train on in its next epochs, if its data lies in several folders, ``a:b``: the data
-    set of each, loaded and forgotten one after the other. Nothing for other tasks, and for data in one folder."""
+    """The training sets of the next epochs of a translation task whose data is in several folders, ``a:b``. They are
+    loaded one after the other, and none is kept. Nothing for other tasks, and for data in one folder."""
     paths = utils.split_paths(task.cfg.data) if isinstance(task, TranslationTask) else []
     loader = copy.copy(task)
     for epoch in range(1, len(paths) + 1) if len(paths) > 1 else ():

@@ -1,8 +1,8 @@
-"""Terms of the loss beside the cross entropy: what a term is, and how it becomes an option.
+"""Terms of the loss beside the cross entropy: their interface and their registration.
 
-A term is one file, here or in a folder of one's own that ``--user-dir`` names: a subclass of :class:`Term` under
-:func:`register_term`. ``--criterion structattn_label_smoothed_cross_entropy`` then has its options, adds it to the loss
-and logs it.
+A term is one file, in this folder or in a ``--user-dir``: a subclass of :class:`Term`, decorated with
+:func:`register_term`. ``--criterion structattn_label_smoothed_cross_entropy`` then has its options, adds the term to
+the loss and logs it.
 """
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Type
@@ -11,23 +11,23 @@ from torch import Tensor, nn
 
 from fairseq_structattn.distributions.registry import Registry
 
-# Of an option: its name, its type, its default, and its help text.
+# Name, type, default and help text of an option.
 Option = Tuple[str, type, Any, str]
 
 
 class Term:
-    """Contract of a term, which is added to the loss times its weight.
+    """Interface of a term. The criterion adds the value of a term, times its weight, to the loss.
 
     Args:
         task: the fairseq task
-        options: by name, those of all terms, and ``sentence_avg``
+        options: by name, the options of all terms, and ``sentence_avg``
 
     Attributes:
-        name: in the log, and of the option that is its weight, 0 if not given; underscores between words
+        name: in the log, and of the option of its weight (default 0); underscores between words
         description: help text of that option
-        further_options: others that the term has
-        needs_distribution: whether the model is asked for its distributions, which are then in ``extra``
-        may_be_negative: whether the weight may be
+        further_options: other options of the term
+        needs_distribution: whether the model returns its distributions in ``extra``
+        may_be_negative: whether the weight may be negative
 
     Raises:
         ValueError: a negative weight
@@ -45,15 +45,15 @@ class Term:
             raise ValueError(f"{self.flag()} {self.weight}: must be 0 or greater")
 
     def value(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
-        """The term of a batch without its weight, a sum, and over how many words.
+        """The value of the term for a batch, without its weight: a sum over words, and the number of these words.
 
-        Every batch has a value, if need be 0 over no words: processes add up their logs, which must have the same
+        Every batch has a value, which may be 0 over no words: processes add up their logs, which must have the same
         entries.
 
         Args:
             model: in training or evaluation mode
             sample: a batch of fairseq
-            extra: what the model returned beside its scores: ``"attn"`` and, where a term needs distributions,
+            extra: output of the model beside its scores: ``"attn"`` and, if a term needs distributions,
                 ``"posterior"`` and ``"source_attention"``, see
                 :meth:`~fairseq_structattn.models.rnn.RNNDecoder.forward`
         """
@@ -65,11 +65,11 @@ class Term:
 
     @classmethod
     def flag(cls) -> str:
-        """The option that is its weight."""
+        """The option of its weight."""
         return "--" + cls.name.replace("_", "-")
 
     def attended(self, attention):
-        """`attention`, weights or a distribution of the model; ValueError where it has none."""
+        """Returns `attention`, weights or a distribution of the model; ValueError if it is None."""
         if attention is None:
             raise ValueError(
                 f"{self.flag()}: the model returns no attention: choose an --attention-distribution, not none"
@@ -78,7 +78,7 @@ class Term:
 
 
 def nothing(target: Tensor) -> Tuple[Tensor, Tensor]:
-    """The value of a term that no word of the batch has a part in."""
+    """The value of a term that counts no word of the batch."""
     return target.new_zeros(()).float(), target.new_zeros(())
 
 
@@ -91,7 +91,7 @@ def register_term(cls: Type[Term]) -> Type[Term]:
 
     Raises:
         TypeError: the decorated object is not a subclass of :class:`Term`
-        ValueError: another class already has its name
+        ValueError: another term has the same name
     """
     _TERMS.register(getattr(cls, "name", ""))(cls)
     for tell in _LISTENERS:
@@ -100,7 +100,7 @@ def register_term(cls: Type[Term]) -> Type[Term]:
 
 
 def when_registered(tell: Callable[[], None]) -> None:
-    """`tell` is called now, and again after each term that is registered later."""
+    """Calls `tell` now, and again after each later registration of a term."""
     _LISTENERS.append(tell)
     tell()
 
@@ -125,7 +125,7 @@ def build_terms(task, sentence_avg: bool, given: Mapping[str, Any]) -> List[Term
     Args:
         task: the fairseq task
         sentence_avg: whether losses are averaged over sentences, not over words
-        given: options of terms by name; others have their defaults
+        given: options of terms by name; all other options have their defaults
 
     Raises:
         TypeError: an option that no term has

@@ -16,20 +16,20 @@ logger = logging.getLogger(__name__)
 
 
 def tree_supervision_loss(distribution: ArcDistribution, heads: Tensor) -> Tuple[Tensor, Tensor]:
-    """−log p of the given heads, in nats, and how many there are.
+    """−log p of the given heads, in nats, and the number of given heads.
 
-    Where all heads of a sentence are given, that is log Z − score(tree) under a distribution over trees (Koo et al.,
-    "Structured Prediction Models via the Matrix-Tree Theorem", EMNLP 2007, section 4), and the sum of the
-    cross entropies of the arcs under a softmax for each word. Where some are, it is the probability of all trees that
-    agree with them, together: for a single head h of a word m, −log μ(h → m).
+    If all heads of a sentence are given, the loss is log Z − score(tree) under a distribution over trees (Koo et al.,
+    "Structured Prediction Models via the Matrix-Tree Theorem", EMNLP 2007, section 4), and the sum of the cross
+    entropies of the arcs under a softmax for each word. If only some are given, p is the total probability of all trees
+    that agree with them: the loss of a single given head h of a word m is −log μ(h → m).
 
     Args:
         distribution: over the heads of n words, of batch shape ``[batch]``
-        heads: integers ``[batch, words]``, 0 for the root, −1 where a head is not known; wider or narrower than n by
-            padding
+        heads: integers ``[batch, words]``, 0 for the root, −1 for an unknown head; may be padded to more or fewer words
+            than n
 
     Returns:
-        ``[batch]``, inf where no structure of the distribution has these heads, and ``[batch]``
+        the losses ``[batch]``, inf where no structure of the distribution has these heads, and the numbers ``[batch]``
     """
     heads = F.pad(heads, (0, distribution.max_length - heads.size(1)), value=NO_HEAD)
     given = (heads != NO_HEAD) & distribution.position_mask
@@ -39,13 +39,13 @@ def tree_supervision_loss(distribution: ArcDistribution, heads: Tensor) -> Tuple
 def tree_supervision_term(
     distribution: ArcDistribution, heads: Tensor, sentences: Tensor, path: Optional[str]
 ) -> Tuple[Tensor, Tensor]:
-    """The loss of a batch, and over how many words, as :func:`tree_supervision_loss` has them for each sentence.
+    """The sums over a batch of the losses and numbers of :func:`tree_supervision_loss`.
 
     Args:
         distribution: over the heads of the words
         heads: ``[batch, words]``
         sentences: numbers of the sentences in their data set ``[batch]``
-        path: the file that the heads are from, of a line for each sentence
+        path: the file of the heads, with a line for each sentence
 
     Raises:
         ValueError: heads that no structure of the distribution has; the message names file and line
@@ -60,7 +60,7 @@ def tree_supervision_term(
 
 @register_term
 class TreeSupervision(Term):
-    """:func:`tree_supervision_loss` with the heads of the data, which are checked as a whole."""
+    """:func:`tree_supervision_loss` as a term; all heads of the data are checked before the first update."""
 
     name = "tree_supervision"
     description = "weight of -log p of given heads of the source words (--task structattn_translation --load-heads)"
@@ -72,7 +72,7 @@ class TreeSupervision(Term):
 
     @classmethod
     def skipped(cls, task) -> None:
-        """Warns of heads that are loaded in vain."""
+        """Warns of heads that are loaded but not used."""
         if getattr(task.cfg, "load_heads", False):
             logger.warning("--load-heads is not used: its weight, --tree-supervision, is 0")
 

@@ -1,4 +1,4 @@
-"""Optimizers; importing this package registers them with fairseq, which does not look for them by itself."""
+"""Optimizers; importing this package registers them with fairseq, which does not import them by itself."""
 
 from fairseq_structattn.optimizers.adagrad import StructuredAdagrad
 

@@ -26,12 +26,12 @@ class StructuredAdagrad(FairseqOptimizer):
     """Adagrad (Duchi, Hazan, Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization",
     JMLR 2011): a step is ``lr·g / √(a + Σg²)`` with the initial value a, 0.1 in the published code of Kim et al. 2017.
 
-    fairseq's ``adagrad`` is that with a = 0, whose first update moves every parameter by the whole of ``lr``, however
+    fairseq's ``adagrad`` has a = 0, so that the first update moves every parameter by the whole of ``lr``, however
     small its gradient.
 
     Args:
-        cfg: its options
-        params: what is trained
+        cfg: options of the optimizer
+        params: the parameters to train
 
     Raises:
         ValueError: a negative initial value
@@ -47,11 +47,11 @@ class StructuredAdagrad(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:
-        """What a training that goes on takes from its own options and not from the checkpoint."""
+        """Settings that a resumed training takes from its options and not from the checkpoint."""
         lr = self.cfg.lr
         return {"lr": next(iter(lr)) if isinstance(lr, Collection) else lr, "weight_decay": self.cfg.weight_decay}
 
     @property
     def supports_flat_params(self) -> bool:
-        """Parameters may come as one vector, since each number is updated by itself."""
+        """Parameters may be one flat vector, since the update is elementwise."""
         return True

@@ -1,4 +1,4 @@
-"""``structattn_babi``: questions about short stories, whose answer is one symbol (bAbI, Weston et al. 2015)."""
+"""``structattn_babi``: questions about short stories, with answers of one symbol (bAbI, Weston et al. 2015)."""
 
 import os
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ class BabiTask(OneDictionaryTask):
         )
 
     def begin_epoch(self, epoch, model):
-        """Tells the model the epoch, on which its linear start depends."""
+        """Passes the epoch to the model, whose linear start depends on it."""
         model.set_epoch(epoch)
 
     def max_positions(self):

@@ -1,4 +1,4 @@
-"""Word alignments of sentences that ``--truncate-source`` cuts."""
+"""Word alignments of sentences that are cut by ``--truncate-source``."""
 
 import numpy as np
 from fairseq.data import BaseWrapperDataset
@@ -6,12 +6,12 @@ from torch import Tensor
 
 
 class CutAlignments(BaseWrapperDataset):
-    """Word alignments without the links of source words that were cut off; fairseq would leave out all links of such a
-    sentence.
+    """Word alignments without the links of source words that were cut off. fairseq itself leaves out all links of such
+    a sentence.
 
     Args:
-        dataset: alignments as fairseq loads them, of each sentence the numbers of its links one after the other
-        words: source words of each sentence that are left
+        dataset: alignments as fairseq loads them: for each sentence, the indices of its links in one sequence
+        words: number of source words of each sentence after the cut
     """
 
     def __init__(self, dataset, words: np.ndarray):

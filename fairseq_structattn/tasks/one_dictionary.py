@@ -1,21 +1,21 @@
-"""Tasks without translation: one dictionary for all that is read."""
+"""Tasks other than translation: one dictionary for all text."""
 
 from fairseq.data import Dictionary
 from fairseq.tasks import FairseqTask
 
 
 class OneDictionaryTask(FairseqTask):
-    """A task that keeps its words in ``dictionary``. Generic parts of fairseq ask for a source and a target dictionary;
-    its criterions want the padding symbol of the latter."""
+    """A task with a single ``dictionary``. Generic parts of fairseq need a source and a target dictionary; its
+    criterions need the padding symbol of the target dictionary."""
 
     dictionary: Dictionary
 
     @property
     def source_dictionary(self) -> Dictionary:
-        """Of all words."""
+        """The dictionary of all words."""
         return self.dictionary
 
     @property
     def target_dictionary(self) -> Dictionary:
-        """The same."""
+        """The same dictionary."""
         return self.dictionary

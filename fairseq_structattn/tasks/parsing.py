@@ -1,4 +1,4 @@
-"""``structattn_parsing``: sentences with given trees, to train a parser on."""
+"""``structattn_parsing``: sentences with given trees, to train a parser."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ class ParsingTask(OneDictionaryTask):
     and ``SPLIT.heads.words``, see :class:`~fairseq_structattn.tasks.source_heads.SourceHeads`.
 
     Args:
-        cfg: its options
+        cfg: options of the task
         dictionary: of the words
     """
 
@@ -56,7 +56,7 @@ class ParsingTask(OneDictionaryTask):
         """Loads a split.
 
         Raises:
-            FileNotFoundError: there is no such split, or no heads of it
+            FileNotFoundError: there is no such split, or it has no heads
             ValueError: heads that do not fit the sentences; the message names file and line
         """
         prefix = os.path.join(self.cfg.data, split)
@@ -64,7 +64,7 @@ class ParsingTask(OneDictionaryTask):
         data = data_utils.load_indexed_dataset(path, self.dictionary, self.cfg.dataset_impl)
         if data is None:
             raise FileNotFoundError(f"no file {path}.idx: there is no split {split}")
-        # Sentences as they are stored end in </s>.
+        # Stored sentences end in </s>.
         words = data.sizes - 1
         heads = SourceHeads(f"{prefix}.heads.{NAME}", words)
         sentences = StripTokenDataset(data, self.dictionary.eos())

@@ -1,4 +1,4 @@
-"""``structattn_sentence_pair``: what holds between two sentences, such as entailment."""
+"""``structattn_sentence_pair``: classification of pairs of sentences, such as entailment."""
 
 import logging
 import os
@@ -40,12 +40,12 @@ class SentencePairTask(OneDictionaryTask):
     """Classifies pairs of sentences.
 
     The folder holds, for each split, premises and hypotheses as ``fairseq-preprocess --source-lang premise
-    --target-lang hypothesis --joined-dictionary`` makes them; ``SPLIT.label``, text with the label of each pair in a
-    line; and ``dict.label.txt``, a fairseq dictionary of the labels. Heads are files as
-    :class:`~fairseq_structattn.tasks.source_heads.SourceHeads` reads them.
+    --target-lang hypothesis --joined-dictionary`` makes them; ``SPLIT.label``, a text with the label of each pair on a
+    line; and ``dict.label.txt``, a fairseq dictionary of the labels. Files of heads have the format of
+    :class:`~fairseq_structattn.tasks.source_heads.SourceHeads`.
 
     Args:
-        cfg: its options
+        cfg: options of the task
         dictionary: of the words
         labels: of the labels
     """
@@ -62,7 +62,7 @@ class SentencePairTask(OneDictionaryTask):
         """Reads the dictionaries.
 
         Raises:
-            FileNotFoundError: there are none in the folder
+            FileNotFoundError: the folder has no dictionaries
             ValueError: fewer than two labels
         """
         words, labels = (_dictionary(cfg.data, name) for name in (f"dict.{SIDES[0]}.txt", "dict.label.txt"))
@@ -72,7 +72,7 @@ class SentencePairTask(OneDictionaryTask):
                 f"{os.path.join(cfg.data, 'dict.label.txt')}: fewer than two labels: nothing to tell apart"
             )
         task = cls(cfg, words, labels)
-        # A task that comes with a checkpoint may do without heads.
+        # A task that is loaded with a checkpoint needs no heads.
         task.is_training = not kwargs.get("from_checkpoint", False)
         return task
 
@@ -80,11 +80,11 @@ class SentencePairTask(OneDictionaryTask):
         """Loads a split.
 
         Raises:
-            FileNotFoundError: there is no such split, or one to train on has no heads under ``--load-heads``
+            FileNotFoundError: there is no such split, or a training split has no heads under ``--load-heads``
             ValueError: labels or heads that do not fit the sentences; the message names file and line
         """
         sentences = [self._sentences(split, side) for side in SIDES]
-        # Sentences as they are stored end in </s>.
+        # Stored sentences end in </s>.
         sizes = [data.sizes - 1 for data in sentences]
         labels = Labels(self._path(f"{split}.label"), self.label_dictionary)
         if len({len(labels), *map(len, sentences)}) > 1:
@@ -129,7 +129,7 @@ class SentencePairTask(OneDictionaryTask):
         return os.path.join(self.cfg.data, name)
 
     def begin_epoch(self, epoch, model):
-        """Keeps the number of the epoch, on which the weight of the supervision depends."""
+        """Keeps the number of the epoch; the weight of the supervision depends on it."""
         self.epoch = epoch
 
     def max_positions(self):

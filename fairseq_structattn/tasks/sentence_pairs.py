@@ -15,14 +15,14 @@ SIDES = ("premise", "hypothesis")
 
 
 class Labels:
-    """The labels of a file, a line each, as numbers in a dictionary of labels.
+    """The labels of a file, one per line, as indices in a dictionary of labels.
 
     Args:
         path: the file
-        dictionary: fairseq's, of the names of the labels
+        dictionary: fairseq dictionary of the names of the labels
 
     Raises:
-        ValueError: a line that is no label of the dictionary; the message names it
+        ValueError: a line is no label of the dictionary; the message names the line
     """
 
     def __init__(self, path: str, dictionary):
@@ -46,12 +46,12 @@ class SentencePairs(FairseqDataset):
     """Pairs of sentences, their labels and, if there are any, the heads of their words.
 
     A batch has ``"net_input"`` with ``"premise"`` and ``"hypothesis"``, tokens ``[batch, words]`` padded on the right,
-    ``"target"``, numbers of labels ``[batch]``, and ``"id"``. With heads of both sides ``"net_input"`` also has
+    ``"target"``, indices of labels ``[batch]``, and ``"id"``. With heads of both sides ``"net_input"`` also has
     ``"premise_heads"`` and ``"hypothesis_heads"``, padded with −1, and the batch ``"heads_path"``, the two files.
 
     Args:
         premise: sentences, as fairseq loads them, without ``</s>``
-        hypothesis: as many
+        hypothesis: as many sentences
         sizes: words of each premise and of each hypothesis, ``[pairs, 2]``
         labels: of the pairs
         padding: index of the padding symbol
@@ -106,7 +106,7 @@ class SentencePairs(FairseqDataset):
         return pad_sequence(rows, batch_first=True, padding_value=value)
 
     def num_tokens(self, index: int) -> int:
-        """Words of the longer sentence, and the root symbol before it: what ``--max-tokens`` counts."""
+        """Number of words of the longer sentence plus its root symbol, for ``--max-tokens``."""
         return int(self.sizes[index].max()) + 1
 
     def num_tokens_vec(self, indices) -> np.ndarray:
@@ -118,12 +118,12 @@ class SentencePairs(FairseqDataset):
         return tuple(self.sizes[index].tolist())
 
     def ordered_indices(self) -> np.ndarray:
-        """By length of the hypothesis, then of the premise, in random order where these are the same."""
+        """Indices sorted by length of the hypothesis, then of the premise; pairs of equal lengths in random order."""
         indices = np.random.permutation(len(self)) if len(self) else np.zeros(0, dtype=np.int64)
         return indices[np.lexsort((self.sizes[indices, 0], self.sizes[indices, 1]))]
 
     def filter_indices_by_size(self, indices, max_sizes):
-        """Leaves out pairs with a longer premise or hypothesis than `max_sizes`, one number or two."""
+        """Leaves out pairs whose premise or hypothesis is longer than `max_sizes`, one number or two."""
         return data_utils.filter_paired_dataset_indices_by_size(self.sizes[:, 0], self.sizes[:, 1], indices, max_sizes)
 
     @property

@@ -14,14 +14,14 @@ Counts = Union[Sequence[int], np.ndarray]
 
 
 class SourceHeads:
-    """The heads of all sentences of a file: a line for each sentence, on it the head of each word, numbers with spaces
-    between: 0 for the root, k for the k-th word, −1 where it is not known. ``flat`` has them one after the other,
-    ``starts`` where each sentence starts in it, and where the last ends.
+    """The heads of all sentences of a file. A line has the heads of the words of a sentence, separated by spaces: 0 for
+    the root, k for the k-th word, −1 for an unknown head. ``flat`` holds the heads of all sentences, concatenated,
+    ``starts`` the index of the first word of each sentence in ``flat``, and the length of ``flat``.
 
     Args:
         path: the file
         words: number of source words of each sentence in the file, ``</s>`` not counted
-        kept: how many of them the data has left; a head beyond them is not known. None: all
+        kept: number of words of each sentence after a cut; a head beyond them is unknown. None: all
 
     Raises:
         FileNotFoundError: there is no such file
@@ -30,7 +30,7 @@ class SourceHeads:
 
     def __init__(self, path: str, words: Counts, kept: Optional[Counts] = None):
         self.path = path
-        # A byte order mark is no part of the first head; what is no text is found, and named, with its line.
+        # A byte order mark is no part of the first head; undecodable bytes become an error that names the line.
         with open(path, encoding="utf-8-sig", errors="replace") as lines:
             heads = [_heads(path, number, line) for number, line in enumerate(lines, start=1)]
         if len(heads) != len(words):
@@ -54,10 +54,10 @@ class SourceHeads:
 
 class WithSourceHeads(BaseWrapperDataset):
     """A data set of sentence pairs whose batches also hold ``"source_heads"``, ``[batch, words]`` padded on the right
-    with −1, and ``"source_heads_path"``, the name of the file that they are from.
+    with −1, and ``"source_heads_path"``, the name of their file.
 
     Args:
-        dataset: a data set whose batches name their sentences in ``"id"``
+        dataset: a data set whose batches have the numbers of their sentences in ``"id"``
         heads: of its sentences
     """
 
@@ -86,7 +86,7 @@ def _heads(path: str, number: int, line: str) -> np.ndarray:
 
 
 def _cut(heads: np.ndarray, words: int) -> np.ndarray:
-    """Heads of the first words of a sentence, among them."""
+    """Heads of the first words of a sentence; a head outside them is unknown."""
     heads = heads[:words]
     return np.where(heads > words, np.int32(NO_HEAD), heads)
 

@@ -1,4 +1,4 @@
-"""Stories with questions: files of JSON lines, and the data set made of them."""
+"""Stories with questions: files of JSON lines, and the data set that reads them."""
 
 import json
 from typing import Dict, List, NamedTuple, Sequence
@@ -34,8 +34,8 @@ def read_questions(path: str) -> List[Question]:
 
     Raises:
         FileNotFoundError: there is no such file
-        ValueError: a line that is not such an object, an empty story, or supporting facts that are not in the story;
-            the message names the line
+        ValueError: a line is not such an object, a story is empty, or supporting facts are not in the story; the
+            message names the line
     """
     with open(path, encoding="utf-8-sig", errors="replace") as lines:
         questions = [_question(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
@@ -70,17 +70,17 @@ def _are(kind: type, values) -> bool:
 
 
 class StoryDataset(FairseqDataset):
-    """Questions with the last facts before them, in tensors that batches are cut from.
+    """Questions with the last facts before them, in tensors of which batches are slices.
 
     A batch is ``{"id", "nsentences", "ntokens", "net_input": {"facts", "lengths", "question"}, "target", "supporting",
     "supporting_lengths"}``, with shapes as :class:`~fairseq_structattn.models.memory_network.MemoryNetwork` takes them.
-    ``supporting`` ``[batch, most]`` has the numbers of the supporting facts among those of the batch, from 0, and
-    :data:`NO_FACT` for facts that are not in it and behind the last, which ``supporting_lengths`` tells.
+    ``supporting`` ``[batch, most]`` has the indices of the supporting facts in ``facts``, from 0, and :data:`NO_FACT`
+    for facts that were cut off and for padding; ``supporting_lengths`` has the number of supporting facts.
 
     Args:
-        questions: what the data set is made of
+        questions: of the data set
         dictionary: of words and answers
-        max_facts: of longer stories the last facts are kept
+        max_facts: number of last facts of a story that are kept
         shuffle: whether batches are drawn at random, anew for each epoch
         seed: of these
     """
@@ -114,7 +114,7 @@ class StoryDataset(FairseqDataset):
         return int(index)
 
     def collater(self, samples: List[int]) -> Dict:
-        """The batch of the questions with these numbers; facts and words are as many as the largest of it has."""
+        """A batch of questions, padded to the largest number of facts and words in it."""
         if not samples:
             return {}
         chosen = torch.tensor(samples)
@@ -136,11 +136,11 @@ class StoryDataset(FairseqDataset):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Facts of each story."""
+        """Number of facts of each story."""
         return self.lengths.numpy()
 
     def size(self, index: int) -> int:
-        """Facts of a story."""
+        """Number of facts of a story."""
         return int(self.lengths[index])
 
     num_tokens = size
@@ -153,11 +153,11 @@ class StoryDataset(FairseqDataset):
         return not self.shuffle
 
     def set_epoch(self, epoch: int) -> None:
-        """Each epoch has batches of its own."""
+        """Sets the epoch, by which batches are shuffled."""
         self.epoch = epoch
 
     def ordered_indices(self) -> np.ndarray:
-        """Which questions go together: shuffled, or as in the file."""
+        """Order of the questions: shuffled, or as in the file."""
         if not self.shuffle:
             return np.arange(len(self))
         with data_utils.numpy_seed(self.seed, self.epoch):

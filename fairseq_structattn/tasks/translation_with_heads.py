@@ -1,4 +1,4 @@
-"""``structattn_translation``: fairseq's translation task, with heads of the source words for tree supervision."""
+"""``structattn_translation``: fairseq's translation task with heads of the source words, for tree supervision."""
 
 import logging
 import os
@@ -31,14 +31,14 @@ class TranslationWithHeadsOptions(TranslationConfig):
 
 @register_task("structattn_translation", dataclass=TranslationWithHeadsOptions)
 class TranslationWithHeadsTask(TranslationTask):
-    """Translation in whose batches the heads of the source words are, with ``--load-heads``.
+    """Translation; with ``--load-heads`` batches also have the heads of the source words.
 
-    With ``--truncate-source`` heads and alignments are cut with their sentences: the head of a word is unknown where it
-    is cut off, and links of what is cut off are left out.
+    With ``--truncate-source`` heads and alignments are cut with their sentences: a head that is cut off becomes
+    unknown, and links of words that are cut off are left out.
 
     Heads are read from ``{split}.heads.{source_lang}`` in the data directory, see
-    :class:`~fairseq_structattn.tasks.source_heads.SourceHeads`. Splits other than those to train on may do without; so
-    may all, where the task comes with a checkpoint that has been trained.
+    :class:`~fairseq_structattn.tasks.source_heads.SourceHeads`. Only training splits must have heads, and they need
+    none if the task is loaded with a trained checkpoint.
     """
 
     is_training = True
@@ -54,7 +54,7 @@ class TranslationWithHeadsTask(TranslationTask):
         """Loads a split.
 
         Raises:
-            FileNotFoundError: the split to train on has no heads
+            FileNotFoundError: the training split has no heads
             ValueError: heads that do not fit the sentences
         """
         super().load_dataset(split, epoch, combine, **kwargs)
