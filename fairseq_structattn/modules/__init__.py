@@ -1,4 +1,4 @@
-"""Building blocks of models: attention, its scores, source attention, recurrent layers. They need torch alone."""
+"""Building blocks of models: attention, attention scores, source attention, recurrent layers. They need torch alone."""
 
 from fairseq_structattn.modules.attention import AttentionSource, StructuredAttention
 from fairseq_structattn.modules.scores import Score, register_score

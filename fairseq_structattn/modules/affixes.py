@@ -1,4 +1,4 @@
-"""Embeddings of how words are written, for words that training has never seen."""
+"""Embeddings of the spelling of words, for words that do not occur in the training data."""
 
 import zlib
 from typing import Iterator, Sequence
@@ -10,7 +10,7 @@ PREFIXES, SUFFIXES = (2, 3), (1, 2, 3, 4)
 
 
 def features(word: str) -> Iterator[str]:
-    """Beginnings and ends of a word, in small letters, and its shape: ``Xxx-dd`` for ``Abcd-175``."""
+    """Prefixes and suffixes of a word in lower case, and its shape, ``Xxx-dd`` for ``Abcd-175``."""
     lower = word.lower()
     yield from (f"{length}<{lower[:length]}" for length in PREFIXES)
     yield from (f"{length}>{lower[-length:]}" for length in SUFFIXES)
@@ -18,19 +18,19 @@ def features(word: str) -> Iterator[str]:
 
 
 def _shape(word: str) -> str:
-    """Kinds of signs, of which no more than two of one kind stand side by side."""
+    """The classes of the word's characters, with runs of one class shortened to two."""
     kinds = ["X" if sign.isupper() else "x" if sign.isalpha() else "d" if sign.isdigit() else sign for sign in word]
     return "".join(kind for place, kind in enumerate(kinds) if place < 2 or kinds[place - 2 : place] != [kind, kind])
 
 
 class AffixEmbedding(nn.Module):
-    """The sum of the embeddings of the affixes and of the shape of a word; different ones may share an embedding.
+    """The sum of the embeddings of a word's affixes and shape. Features are hashed, so some share an embedding.
 
     Args:
-        words: all words, in the order of their numbers
+        words: all words, in the order of their indices
         dim: size of an embedding
-        padding_idx: number of the padding symbol, whose embedding is 0
-        buckets: embeddings that the features are spread over
+        padding_idx: index of the padding symbol, whose embedding is 0
+        buckets: number of embeddings that the features share
     """
 
     features: Tensor
@@ -40,10 +40,10 @@ class AffixEmbedding(nn.Module):
         self.padding_idx = padding_idx
         self.table = nn.Embedding(buckets, dim)
         numbers = [[zlib.crc32(feature.encode()) % buckets for feature in features(word)] for word in words]
-        # It follows from the dictionary, so that checkpoints do without.
+        # Features follow from the dictionary, so checkpoints do not store them.
         self.register_buffer("features", torch.tensor(numbers, dtype=torch.int32), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """``[..., dim]`` for numbers of words ``[...]``."""
+        """Embeddings ``[..., dim]`` of word indices ``[...]``."""
         embedded = self.table(self.features[tokens]).sum(-2)
         return embedded.masked_fill(tokens.eq(self.padding_idx).unsqueeze(-1), 0.0)

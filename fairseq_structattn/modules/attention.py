@@ -20,18 +20,18 @@ Attend = Callable[[Tensor], Tuple[Tensor, Tensor]]
 
 
 class AttentionSource(NamedTuple):
-    """What attention needs to know of a batch of source sentences; computed once, valid at every target step.
+    """The source side of attention for a batch of sentences, computed once and valid at every target step.
 
     Attributes:
         keys: ``[batch, src_len, key_dim]``
         values: ``[batch, src_len, source_dim]``
         lengths: ``[batch]``, padding is on the right
-        arcs: where attention is over trees, scores of arcs between the source words, ``</s>`` left out:
+        arcs: for attention over trees, scores of arcs between the source words without ``</s>``,
             ``[batch, src_len, src_len-1]``, one row per head, the root first
-        coverage: where the score knows of coverage, what
-            :attr:`~fairseq_structattn.modules.coverage.Coverage.source_projection` makes of the values
-        couplings: where pairwise potentials are more than one table, what
-            :meth:`~fairseq_structattn.modules.couplings.Couplings.prepare` makes of the values
+        coverage: with coverage, the values transformed by
+            :attr:`~fairseq_structattn.modules.coverage.Coverage.source_projection`
+        couplings: for pairwise potentials beyond one table, the result of
+            :meth:`~fairseq_structattn.modules.couplings.Couplings.prepare` for the values
     """
 
     keys: Tensor
@@ -42,7 +42,7 @@ class AttentionSource(NamedTuple):
     couplings: Optional[Tensor] = None
 
     def reorder(self, new_order: Tensor) -> "AttentionSource":
-        """Sentences `new_order` ``[new_batch]`` of this batch."""
+        """The sentences of this batch with the indices `new_order` ``[new_batch]``."""
         return AttentionSource(*(None if part is None else part.index_select(0, new_order) for part in self))
 
 
@@ -50,10 +50,10 @@ class StructuredAttention(nn.Module):
     """Context vectors ``c = Σᵢ wᵢ hᵢ`` whose weights are marginals of a distribution over the source positions.
 
     With ``softmax`` the latent variable is one position, which is classical attention. With ``linear-chain`` it is a
-    0/1 mark for each position in which neighbours influence each other, so that contiguous segments can be selected
-    (Kim et al. 2017, section 3.1). With ``projective-tree`` and ``spanning-tree`` it is a dependency tree over the
-    source words: an arc scores what its two words say and how well the head matches the query, and a word weighs as
-    much as it is expected to have dependents.
+    0/1 mark for each position, and marks of neighbours depend on each other, so that contiguous segments can be
+    selected (Kim et al. 2017, section 3.1). With ``projective-tree`` and ``spanning-tree`` it is a dependency tree over
+    the source words. The score of an arc is the sum of a score of its two words and of a score of the head for the
+    query; the weight of a word is its expected number of dependents.
 
     Args:
         query_dim: size of a query
@@ -64,15 +64,15 @@ class StructuredAttention(nn.Module):
         scale: λ, a factor on the weights
         normalize: ``"none"`` uses λμᵢ, ``"sum"`` uses λμᵢ/Σμ as Kim et al. 2017 do for the chain with λ = 2
             (section 4.2)
-        roots: for trees, how many words may hang on the root: ``"multi"`` or ``"single"``
-        coverage: a key of :data:`~fairseq_structattn.modules.coverage.COVERAGES`; other than ``"none"``, attention is
-            step by step, by :meth:`for_steps`
-        coverage_size: size of a coverage that leaves it open, ``"gru"``
+        roots: for trees, number of words that may be attached to the root: ``"multi"`` or ``"single"``
+        coverage: a key of :data:`~fairseq_structattn.modules.coverage.COVERAGES`; unless it is ``"none"``, attention
+            runs step by step, by :meth:`for_steps`
+        coverage_size: size of a coverage of type ``"gru"``; the others determine their size
         max_fertility: N of coverage with fertility
         couplings: a key of :data:`~fairseq_structattn.modules.couplings.COUPLINGS`: what pairwise potentials depend on
 
     Attributes:
-        tables: what the distribution has learned beside the scores, such as the pairwise potentials of the chain
+        tables: learned parameters of the distribution beside the scores, such as pairwise potentials of the chain
 
     Raises:
         ValueError: an unknown name, or sizes that the score cannot compare
@@ -123,7 +123,7 @@ class StructuredAttention(nn.Module):
             self.couplings = COUPLINGS[couplings](query_dim, source_dim, self.tables["pairwise"].size(-1))
 
     def prepare(self, states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None) -> AttentionSource:
-        """Does once what depends on the source only.
+        """Computes once per sentence whatever depends on the source only.
 
         Args:
             states: source states ``[batch, src_len, source_dim]``, right-padded
@@ -157,13 +157,13 @@ class StructuredAttention(nn.Module):
 
         Args:
             source: from :meth:`prepare`
-            coverage: what earlier steps have covered, ``[batch, src_len, size]``; None at the first step
+            coverage: coverage after the earlier steps, ``[batch, src_len, size]``; None at the first step
         """
         return AttentionSteps(self, source, coverage)
 
     def posterior(self, query: Tensor, source: AttentionSource) -> StructuredDistribution:
-        """The distribution itself, one per target step (batch shape ``[batch, tgt_len]``), with all that it can tell:
-        marginals, the most likely structure, samples, entropy."""
+        """The attention distribution of each target step, of batch shape ``[batch, tgt_len]``. It provides marginals,
+        the most likely structure, samples and entropy."""
         if self.coverage is None:
             return self.distribution_of(self.score(query, source.keys), query, source)
         attend = self.for_steps(source)
@@ -172,13 +172,13 @@ class StructuredAttention(nn.Module):
         return attend.posterior()
 
     def expectation(self, posterior: StructuredDistribution, source: AttentionSource) -> Tuple[Tensor, Tensor]:
-        """Contexts and weights, as :meth:`forward` returns them, of what :meth:`posterior` returns."""
+        """Contexts and weights, as :meth:`forward` returns them, of a distribution from :meth:`posterior`."""
         weights = self.weights_of(posterior).to(source.values.dtype)
         return torch.bmm(weights, source.values), weights
 
     def distribution_of(self, scores: Tensor, query: Tensor, source: AttentionSource) -> StructuredDistribution:
-        """The distribution for scores ``[batch, tgt_len, src_len]`` of the source positions, which `query` gives."""
-        # Below float32 neither inference nor the sum of the marginals would be exact.
+        """The distribution for scores ``[batch, tgt_len, src_len]`` of the source positions for `query`."""
+        # Below float32 neither inference nor the sum of the marginals is accurate.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if source.arcs is None:
             tables = self._tables_of(query, source)
@@ -196,15 +196,15 @@ class StructuredAttention(nn.Module):
     @staticmethod
     def position_marginals(distribution: StructuredDistribution) -> Tensor:
         """Probability that each source position is selected under a :meth:`posterior`, before scaling and normalising,
-        ``[batch, tgt_len, src_len]``; for trees the expected number of dependents, 0 for ``</s>``, which is in none."""
+        ``[batch, tgt_len, src_len]``. For trees it is the expected number of dependents, and 0 for ``</s>``."""
         marginals = distribution.position_marginals
         return F.pad(marginals, (0, 1)) if distribution.needs_arcs else marginals
 
     def weights_of(self, distribution: StructuredDistribution) -> Tensor:
-        """Weights ``[batch, tgt_len, src_len]`` that are made of the marginals of a distribution."""
+        """Attention weights ``[batch, tgt_len, src_len]``, from the marginals of a distribution."""
         marginals = self.position_marginals(distribution)
         if self.normalize == "sum":
-            # Where nothing at all can be selected the sum is 0, and so are the weights.
+            # If no position can be selected, the sum is 0, and so are the weights.
             total = marginals.sum(-1, keepdim=True)
             marginals = marginals / total.clamp(min=torch.finfo(total.dtype).tiny)
         return marginals if self.scale == 1.0 else self.scale * marginals
@@ -214,7 +214,7 @@ class AttentionSteps:
     """Attention to one batch of sentences, one target step after the other; see :meth:`StructuredAttention.for_steps`.
 
     Attributes:
-        coverage: what the steps so far have covered, ``[batch, src_len, size]``; None without coverage
+        coverage: coverage after the steps so far, ``[batch, src_len, size]``; None without coverage
     """
 
     def __init__(self, attention: StructuredAttention, source: AttentionSource, coverage: Optional[Tensor]):

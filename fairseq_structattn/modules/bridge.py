@@ -7,14 +7,14 @@ from fairseq_structattn.modules.recurrent import State
 
 
 class ZeroStart(nn.Module):
-    """Starts from zeros (what the released code of Kim et al. 2017 does)."""
+    """Starts from zeros, as the released code of Kim et al. 2017 does."""
 
     def __init__(self, source_dim: int, hidden_dim: int, source_layers: int, layers: int, state_size: int):
         super().__init__()
         self.shape, self.state_size = (layers, hidden_dim), state_size
 
     def forward(self, finals: Tensor) -> State:
-        """Ignores the encoder's final states but for their number, device and type."""
+        """Zeros of the batch size, device and dtype of the encoder's final states."""
         layers, hidden_dim = self.shape
         zeros = finals.new_zeros(layers, finals.size(0), hidden_dim)
         return (zeros,) * self.state_size
@@ -23,8 +23,8 @@ class ZeroStart(nn.Module):
 class BridgedStart(nn.Module):
     """A learned map from the encoder's final states: hidden states ``tanh(W h + b)``, cells ``W h + b``.
 
-    The top layers face each other: with as many layers on both sides each decoder layer starts from its counterpart;
-    of a deeper encoder the lower layers are left out; under a shallower one the lowest layer serves several.
+    Layers are paired from the top: with equal numbers of layers, each decoder layer starts from its counterpart. The
+    lower layers of a deeper encoder are not used; the lowest layer of a shallower encoder serves several.
 
     Args:
         source_dim: size of a final state of the encoder

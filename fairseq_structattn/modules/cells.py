@@ -1,8 +1,8 @@
-"""LSTM and GRU layers one step after the other, for decoders in which an input depends on the output before it.
+"""LSTM and GRU layers that run step by step, for decoders in which an input depends on the previous output.
 
-What does not depend on that order is done for all steps at once: what is known of the inputs beforehand adds to the
-gates before the first step, and the gradients of the weights are made after the last
-(:mod:`~fairseq_structattn.modules.repeated_product`). All gates of a step are two products, one with the input and one
+Work that does not depend on earlier steps is done for all steps at once: the known part of the inputs is multiplied
+before the first step, and the gradients of the weights are computed after the last
+(:mod:`~fairseq_structattn.modules.repeated_product`). All gates of a step take two products, one with the input and one
 with the state.
 """
 
@@ -22,8 +22,8 @@ class LSTMSteps:
     """A layer with the weights of :class:`torch.nn.LSTM`.
 
     Args:
-        weights: of input ``[4 · hidden_dim, input_dim]`` and state ``[4 · hidden_dim, hidden_dim]``, and their biases
-        known: columns of the input that are known beforehand, the first ones
+        weights: of the input ``[4 · hidden_dim, input_dim]`` and of the state ``[4 · hidden_dim, hidden_dim]``; biases
+        known: number of leading columns of the input that are known beforehand
     """
 
     def __init__(self, weights: List[Tensor], known: int = 0):
@@ -32,7 +32,7 @@ class LSTMSteps:
         self._of_input, self._of_state = RepeatedProduct(of_input[:, known:].t()), RepeatedProduct(of_state.t())
 
     def gates(self, known: Tensor) -> Tensor:
-        """What inputs ``[..., known]`` and the biases add to the gates, ``[..., 4 · hidden_dim]``."""
+        """Terms of the gates from inputs ``[..., known]`` and biases, ``[..., 4 · hidden_dim]``."""
         return F.linear(known, self._of_known, self._bias)
 
     def __call__(self, gates: Tensor, inputs: Tensor, state: LayerState) -> LayerState:
@@ -40,7 +40,7 @@ class LSTMSteps:
         hidden, cell = state
         of_input, of_state = gates + self._of_input(inputs), self._of_state(hidden)
         if of_input.is_cuda:
-            # The one kernel with which PyTorch's own layers do the rest.
+            # The fused kernel that PyTorch's own layers use.
             return torch._thnn_fused_lstm_cell(of_input, of_state, cell)[:2]  # type: ignore[attr-defined]
         write, keep, content, read = (of_input + of_state).chunk(4, -1)
         cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(content)
@@ -48,7 +48,7 @@ class LSTMSteps:
 
 
 class GRUSteps:
-    """A layer with the weights of :class:`torch.nn.GRU`; see :class:`LSTMSteps`, there are three gates here."""
+    """A layer with the weights of :class:`torch.nn.GRU`; see :class:`LSTMSteps`, but with three gates."""
 
     def __init__(self, weights: List[Tensor], known: int = 0):
         of_input, of_state, self._bias, self._state_bias = weights
@@ -56,13 +56,13 @@ class GRUSteps:
         self._of_input, self._of_state = RepeatedProduct(of_input[:, known:].t()), RepeatedProduct(of_state.t())
 
     def gates(self, known: Tensor) -> Tensor:
-        """What inputs ``[..., known]`` and their bias add to the gates, ``[..., 3 · hidden_dim]``."""
+        """Terms of the gates from inputs ``[..., known]`` and their bias, ``[..., 3 · hidden_dim]``."""
         return F.linear(known, self._of_known, self._bias)
 
     def __call__(self, gates: Tensor, inputs: Tensor, state: LayerState) -> LayerState:
         """The next state, from :meth:`gates` and the rest of the input."""
         (hidden,) = state
-        # The reset gate multiplies what the state adds, so the two parts stay apart.
+        # The reset gate multiplies the term of the state, so the two terms stay separate.
         of_input, of_state = gates + self._of_input(inputs), self._of_state(hidden) + self._state_bias
         if of_input.is_cuda:
             return torch._thnn_fused_gru_cell(of_input, of_state, hidden)[:1]  # type: ignore[attr-defined]

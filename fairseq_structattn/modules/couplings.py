@@ -1,7 +1,7 @@
-"""What the pairwise potentials of a chain depend on, besides the table that all sentences share.
+"""Pairwise potentials of a chain that depend on the source or the query.
 
-Kim et al. 2017 (section 3.1) let θ_{i,i+1}(z_i, z_{i+1}) be any function of the source and the query, and use one table
-b (section 4.2). Here a small layer adds to that table.
+In Kim et al. 2017, θ_{i,i+1}(z_i, z_{i+1}) may be any function of the source and the query (section 3.1), but is one
+table b in practice (section 4.2). Here a small layer adds a term to that table.
 """
 
 from typing import Dict, Optional, Type
@@ -13,12 +13,12 @@ SHARED_COUPLINGS = "shared"
 
 
 class Couplings(nn.Module):
-    """Contract of added pairwise potentials.
+    """Base class of added pairwise potentials.
 
     Args:
         query_dim: size of a query
         source_dim: size of a source state
-        states: K, the states of a position
+        states: K, number of states of a position
     """
 
     def __init__(self, query_dim: int, source_dim: int, states: int):
@@ -26,7 +26,7 @@ class Couplings(nn.Module):
         self.states = states
 
     def prepare(self, source: Tensor) -> Tensor:
-        """What can be computed once per sentence.
+        """Computes once per sentence whatever depends on the source only.
 
         Args:
             source: source states ``[batch, src_len, source_dim]``
@@ -53,7 +53,7 @@ class Couplings(nn.Module):
 
 
 class QueryCouplings(Couplings):
-    """b(q) = b + W q: each target word has a table of its own, for all edges."""
+    """b(q) = b + W q: one table per target word, shared by all edges."""
 
     def __init__(self, query_dim: int, source_dim: int, states: int):
         super().__init__(query_dim, source_dim, states)
@@ -67,7 +67,7 @@ class QueryCouplings(Couplings):
 
 
 class NeighbourCouplings(Couplings):
-    """b_i = b + W tanh(U h_i + V h_{i+1}): each edge has a table of its own, for all target words."""
+    """b_i = b + W tanh(U h_i + V h_{i+1}): one table per edge, shared by all target words."""
 
     def __init__(self, query_dim: int, source_dim: int, states: int, hidden_dim: int = 64):
         super().__init__(query_dim, source_dim, states)

@@ -1,10 +1,10 @@
-"""Coverage: what attention has looked at so far, for the next score to know.
+"""Coverage: a summary of earlier attention as an input of attention scores.
 
 Tu et al., "Modeling Coverage for Neural Machine Translation" (ACL 2016), section 3: each source position i has a
-coverage C_{t,i}, a vector of d numbers, 0 at first, and the score of step t sees C_{t−1,i}. In the paper, with an
-additive score, that is vᵀtanh(W s + U h_i + V C_{t−1,i}): V C_{t−1,i} is added to the key U h_i of the position. It is
-added to the keys of all scores alike; for inner products that makes sᵀV C_{t−1,i} a term of its own beside the score
-without coverage.
+coverage C_{t,i}, a vector of d numbers, initially 0. The score of step t depends on C_{t−1,i}: in the paper, with an
+additive score, it is vᵀtanh(W s + U h_i + V C_{t−1,i}), so V C_{t−1,i} is added to the key U h_i of the position. Here
+it is added to the keys of every score. For inner products this adds the term sᵀV C_{t−1,i} to the score without
+coverage.
 """
 
 from typing import Dict, Optional, Type
@@ -16,20 +16,20 @@ NO_COVERAGE = "none"
 
 
 class Coverage(nn.Module):
-    """Contract of a coverage.
+    """Base class of coverages.
 
     Args:
         query_dim: size of a query
         source_dim: size of a source state
         key_dim: size of a key
-        size: d, where the kind leaves it open
-        max_fertility: N, where there are fertilities
+        size: d; ignored by coverages that determine it
+        max_fertility: N; ignored by coverages without fertility
 
     Attributes:
         size: d
-        source_projection: what the coverage needs to know of source states ``[batch, src_len, source_dim]``, computed
-            once per sentence: ``[batch, src_len, …]``; None for nothing
-        key_projection: V, from coverage to what it adds to the keys
+        source_projection: module from source states ``[batch, src_len, source_dim]`` to an input of the coverage,
+            ``[batch, src_len, …]``, computed once per sentence; None if it needs no source states
+        key_projection: V, from coverage to the term that is added to the keys
     """
 
     def __init__(self, query_dim: int, source_dim: int, key_dim: int, size: int, max_fertility: float):
@@ -44,8 +44,8 @@ class Coverage(nn.Module):
         Args:
             coverage: before it, ``[batch, src_len, size]``
             weights: attention weights of the step, ``[batch, src_len]``
-            query: what attended, ``[batch, query_dim]``
-            source: from `source_projection`
+            query: query of the step, ``[batch, query_dim]``
+            source: result of `source_projection`
 
         Returns:
             ``[batch, src_len, size]``
@@ -65,9 +65,9 @@ class SumCoverage(Coverage):
 
 
 class FertilityCoverage(Coverage):
-    """The sum of the weights in relation to how many words the position is expected to translate to: C_{t,i} =
-    C_{t−1,i} + a_{t,i}/Φ_i with the fertility Φ_i = N·σ(U h_i), between 0 and N (Tu et al. 2016, linguistic coverage
-    with fertility)."""
+    """The sum of the weights divided by fertility, the expected number of target words of a position: C_{t,i} =
+    C_{t−1,i} + a_{t,i}/Φ_i with Φ_i = N·σ(U h_i), between 0 and N (Tu et al. 2016, linguistic coverage with
+    fertility)."""
 
     def __init__(self, query_dim: int, source_dim: int, key_dim: int, size: int, max_fertility: float):
         super().__init__(query_dim, source_dim, key_dim, 1, max_fertility)
@@ -85,7 +85,7 @@ class RecurrentCoverage(Coverage):
     """A gated recurrent unit for each position, which reads the weight, the source state and the query: C_{t,i} =
     GRU([a_{t,i}; h_i; s_t], C_{t−1,i}) (Tu et al. 2016, neural network based coverage with gating; Cho et al. 2014).
 
-    As in PyTorch's GRU the reset gate acts behind the recurrent matrix.
+    As in PyTorch's GRU, the reset gate is applied after the recurrent matrix.
     """
 
     def __init__(self, query_dim: int, source_dim: int, key_dim: int, size: int, max_fertility: float):

@@ -1,5 +1,5 @@
-"""Embeddings of words, in which the padding symbol has no part: whatever its row of the table holds, even NaN, it
-reaches neither values nor gradients of words, and no training moves it."""
+"""Word embeddings that exclude the padding symbol: the values of its row, even NaN, affect neither results nor
+gradients of words, and the row is not trained."""
 
 from typing import Optional
 
@@ -11,26 +11,25 @@ from torch import Tensor, nn
 class WordEmbedding(nn.Embedding):
     """A table of embeddings, 0 for padding.
 
-    A table that was to be read from a file which there is none of awaits the weights of a checkpoint
-    (:meth:`await_weights`), and is not trained without them.
+    If the file with pretrained embeddings is missing, the table awaits the weights of a checkpoint
+    (:meth:`await_weights`), and cannot be trained without them.
     """
 
     awaited: Optional[str] = None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """``[..., embedding_dim]`` for `tokens` ``[...]``."""
+        """Embeddings ``[..., embedding_dim]`` of `tokens` ``[...]``."""
         return super().forward(tokens).masked_fill(tokens.eq(self.padding_idx).unsqueeze(-1), 0.0)
 
     def await_weights(self, reason: str) -> None:
-        """Lets training fail, with `reason`, unless ``load_state_dict`` comes first."""
+        """Makes training fail with `reason` unless ``load_state_dict`` is called before."""
         self.awaited = reason
 
     def train(self, mode: bool = True) -> "WordEmbedding":
         """See :class:`torch.nn.Module`.
 
         Raises:
-            FileNotFoundError: the table has neither what the file holds that it was to be read from, nor the weights of
-                a checkpoint
+            FileNotFoundError: the table has neither the embeddings of its missing file nor the weights of a checkpoint
         """
         if mode and self.awaited is not None:
             raise FileNotFoundError(self.awaited)
@@ -43,13 +42,13 @@ class WordEmbedding(nn.Embedding):
 
 
 class TiedOutput(nn.Linear):
-    """The output layer whose weights are the embeddings of the words.
+    """An output layer that shares its weights with the word embeddings.
 
-    The row of the padding symbol scores as it is (NaN and infinities as 0) and is not trained: predicting words would
-    move it otherwise.
+    The row of the padding symbol is used as it is, with NaN and infinities replaced by 0. It gets no gradient, since
+    predicting words would otherwise train it.
 
     Args:
-        embedding: its weights are shared
+        embedding: the embeddings whose weights are shared
     """
 
     padding: Tensor
@@ -64,5 +63,5 @@ class TiedOutput(nn.Linear):
         row = torch.nan_to_num(self.weight.detach()[self.padding], 0.0, 0.0, 0.0)
         if torch.is_grad_enabled():
             return F.linear(features, self.weight.index_copy(0, self.padding, row))
-        # Without gradients one column is cheaper than a copy of the table.
+        # Without gradients, replacing one column of scores is cheaper than copying the table.
         return F.linear(features, self.weight).index_copy_(-1, self.padding, F.linear(features, row))

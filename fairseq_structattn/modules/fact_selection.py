@@ -1,7 +1,7 @@
-"""Which facts of a story answer a question: one after the other, or as one sequence under a linear chain.
+"""Selection of the facts of a story that answer a question: one fact at a time, or a sequence under a linear chain.
 
-Both take K steps. At step k a fact i has the vector xᵢᵏ where it is looked for and oᵢᵏ where it is read. Kim et al.,
-"Structured Attention Networks" (ICLR 2017), section 4.3.
+Both take K steps. At step k, fact i has the vector xᵢᵏ as a key and oᵢᵏ as a value. Kim et al., "Structured Attention
+Networks" (ICLR 2017), section 4.3.
 """
 
 from typing import List, NamedTuple
@@ -15,13 +15,13 @@ NEGATIVE_INFINITY = float("-inf")
 
 
 class Selection(NamedTuple):
-    """What the steps have found.
+    """The result of all steps.
 
     Attributes:
-        answer: query and context, from which the answer is predicted, ``[batch, dim]``
-        weights: what the facts were multiplied by at each step, ``[batch, steps, facts]``; 0 in padding
-        distribution: over sequences of facts; ``argmax`` has the most likely one, and ``marginals`` the probabilities,
-            both ``[batch, steps, facts]``
+        answer: sum of query and context, from which the answer is predicted, ``[batch, dim]``
+        weights: weights of the facts at each step, ``[batch, steps, facts]``; 0 in padding
+        distribution: distribution over sequences of facts; its ``argmax`` and ``marginals`` are ``[batch, steps,
+            facts]``
     """
 
     answer: Tensor
@@ -30,12 +30,12 @@ class Selection(NamedTuple):
 
     @property
     def facts(self) -> Tensor:
-        """The most likely sequence of facts, by number, ``[batch, steps]``."""
+        """The most likely sequence of facts, as indices ``[batch, steps]``."""
         return self.distribution.argmax.argmax(-1)
 
 
 class FactSelection(nn.Module):
-    """Base of both.
+    """Base class of both selections.
 
     Args:
         dim: size of queries and facts
@@ -53,20 +53,20 @@ class FactSelection(nn.Module):
 
         Args:
             query: ``[batch, dim]``
-            looked_for: x¹, …, xᴷ, ``[steps, batch, facts, dim]``; 0 in padding
-            read: o¹, …, oᴷ, likewise
-            lengths: facts of each story, at least 1, ``[batch]``
+            looked_for: keys x¹, …, xᴷ, ``[steps, batch, facts, dim]``; 0 in padding
+            read: values o¹, …, oᴷ, likewise
+            lengths: number of facts of each story, at least 1, ``[batch]``
             linear: weights are the scores themselves, without exponential and normaliser (linear start)
         """
         raise NotImplementedError
 
 
 class SuccessiveSelection(FactSelection):
-    """A softmax at each step, whose query knows what the steps before have read (end-to-end memory network).
+    """A softmax at each step; the contexts of earlier steps are added to the query (end-to-end memory network).
 
     p(zₖ = i) ∝ exp(xᵢᵏ · qᵏ), cᵏ = Σᵢ p(zₖ = i) oᵢᵏ, qᵏ⁺¹ = qᵏ + cᵏ; the answer is predicted from qᴷ⁺¹. Sukhbaatar et
-    al., "End-To-End Memory Networks" (NIPS 2015), section 2. The steps are greedy: the best sequence is the best fact
-    of each.
+    al., "End-To-End Memory Networks" (NIPS 2015), section 2. Given the queries, steps are independent, so the best
+    sequence is the best fact of each step.
     """
 
     def forward(
@@ -75,7 +75,7 @@ class SuccessiveSelection(FactSelection):
         scores, weights = [], []
         for key, value in zip(looked_for, read):
             score = _products(key, query)
-            # Facts are 0 in padding, and so are their scores.
+            # Keys are 0 in padding, and so are their scores.
             weight = score if linear else Categorical(score, lengths).marginals
             query = query + (weight.unsqueeze(1) @ value).squeeze(1)
             scores.append(score)
@@ -84,22 +84,22 @@ class SuccessiveSelection(FactSelection):
 
 
 class ChainSelection(FactSelection):
-    """One sequence of facts, under a linear chain over the steps whose states are the facts.
+    """A sequence of facts under a linear chain, whose positions are the steps and whose states are the facts.
 
     log p(z) = Σₖ xᵏ[zₖ] · qᵏ + Σₖ xᵏ[zₖ] · xᵏ⁺¹[zₖ₊₁] + constant, with qᵏ⁺¹ = Q qᵏ; the context is Σₖ Σᵢ p(zₖ = i) oᵢᵏ
     and the answer is predicted from qᴷ + context. Every potential is counted once; the published formula, read
-    literally, counts the node potentials of inner steps twice. No fact is taken twice in succession, unless there is
-    only one.
+    literally, counts the node potentials of inner steps twice. No fact is selected at two successive steps, unless it
+    is the only one.
 
-    Linear weights are passed on from step to step, wᵏ⁺¹[j] = xᵏ⁺¹[j] · qᵏ⁺¹ + Σᵢ wᵏ[i] xᵏ[i] · xᵏ⁺¹[j], which is what
-    happens in an end-to-end memory network without its softmax.
+    Linear weights are propagated from step to step, wᵏ⁺¹[j] = xᵏ⁺¹[j] · qᵏ⁺¹ + Σᵢ wᵏ[i] xᵏ[i] · xᵏ⁺¹[j], as in an
+    end-to-end memory network without softmax.
 
     Args:
         dim: size of queries and facts
         steps: K
-        edges: whether successive facts are scored together, and repeats forbidden; without, each step is on its own
+        edges: whether edges score successive facts and forbid repeats; without edges, steps are independent
             ("unary")
-        init_std: Q starts normal with this standard deviation
+        init_std: standard deviation of the normal distribution that initialises Q
     """
 
     def __init__(self, dim: int, steps: int, edges: bool = True, init_std: float = 0.1):
@@ -141,7 +141,7 @@ class ChainSelection(FactSelection):
         return queries
 
     def _pairwise(self, looked_for: Tensor, lengths: Tensor) -> Tensor:
-        """``[batch, steps - 1, facts, facts]``, or a table for all edges where facts are not scored together."""
+        """Scores of edges ``[batch, steps - 1, facts, facts]``, or one table of zeros without edges."""
         states = looked_for.shape[2]
         if not self._has_edges:
             return looked_for.new_zeros(states, states)
@@ -152,5 +152,5 @@ class ChainSelection(FactSelection):
 
 
 def _products(facts: Tensor, query: Tensor) -> Tensor:
-    """``[batch, facts]``"""
+    """Inner products of facts and query, ``[batch, facts]``."""
     return (facts @ query.unsqueeze(-1)).squeeze(-1)

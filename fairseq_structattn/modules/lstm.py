@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 
 class LSTM(nn.LSTM):
-    """PyTorch's LSTM. Under autocast on the CPU it computes in the precision of its weights, and answers in it, where
-    oneDNN has no LSTM in the lower precision: for bfloat16 that needs AVX-512, for float16 and gradients it is missing
-    on every processor known to us. PyTorch asks for that kernel all the same, and stops."""
+    """PyTorch's LSTM with a fallback for autocast on the CPU. Without a oneDNN kernel in the lower precision, PyTorch's
+    own LSTM fails; this one computes, and returns its result, in the precision of its weights. For bfloat16 the kernel
+    needs AVX-512; for float16 with gradients, no processor known to us has it."""
 
     weight_hh_l0: Tensor
 
@@ -27,8 +27,8 @@ class LSTM(nn.LSTM):
 
 @lru_cache(maxsize=None)
 def has_kernel(dtype: torch.dtype, with_gradient: bool) -> bool:
-    """Whether an LSTM runs on this processor under autocast to `dtype`. Only trying tells: oneDNN knows more of the
-    processor, and of what it is allowed to use of it, than PyTorch does."""
+    """Whether an LSTM runs on this processor under autocast to `dtype`. It has to be tried, since PyTorch cannot query
+    which features of the processor oneDNN may use."""
     with torch.autocast("cpu", dtype), torch.set_grad_enabled(with_gradient):
         weights = [torch.zeros(shape, device="cpu", requires_grad=with_gradient) for shape in ((4, 1), (4, 1), 4, 4)]
         zeros = torch.zeros(1, 1, 1, device="cpu")
@@ -40,7 +40,7 @@ def has_kernel(dtype: torch.dtype, with_gradient: bool) -> bool:
 
 
 def _autocast_dtype() -> Optional[torch.dtype]:
-    """What autocast on the CPU lowers products to; None where it is off."""
+    """The dtype of autocast on the CPU; None if autocast is off."""
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None

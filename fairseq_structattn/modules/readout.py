@@ -1,4 +1,4 @@
-"""From decoder state and context to the vector that predicts the next word."""
+"""Readouts: from decoder state and context to the vector that predicts the next word."""
 
 from functools import partial
 from typing import Callable, Optional
@@ -12,7 +12,7 @@ Projection = Callable[[Tensor], Tensor]
 
 
 class Readout(nn.Module):
-    """Base: one linear layer, and what :meth:`read` makes of it.
+    """Base class: one linear layer, which :meth:`read` applies.
 
     Attributes:
         output_dim: size of the result
@@ -22,16 +22,16 @@ class Readout(nn.Module):
     projection: nn.Linear
 
     def read(self, projection: Projection, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
-        """:meth:`forward` with the layer as a function."""
+        """:meth:`forward` with the linear layer as an argument."""
         raise NotImplementedError
 
     def forward(self, state: Tensor, context: Optional[Tensor], embedded: Tensor) -> Tensor:
-        """State, context (None without attention) and the embedding of the previous word, all ``[..., dim]``; returns
+        """From state, context (None without attention) and embedding of the previous word, all ``[..., dim]``, to
         ``[..., output_dim]``."""
         return self.read(self.projection, state, context, embedded)
 
     def for_steps(self) -> Callable[[Tensor, Optional[Tensor], Tensor], Tensor]:
-        """:meth:`forward`, for steps that come one after the other."""
+        """:meth:`forward` for steps that run one after the other."""
         return partial(self.read, RepeatedLinear(self.projection))
 
 

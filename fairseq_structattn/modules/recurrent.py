@@ -1,8 +1,8 @@
 """Recurrent networks over padded batches, without packing.
 
-Packing asks the host for the lengths, which stalls a GPU, and keeps the CPU from its fast kernels. It is not needed: a
-forward network never sees the padding on the right of a sentence before its end, and a backward network sees none when
-each sentence is reversed within its own length.
+Packing needs the lengths on the host, which stalls a GPU, and prevents the fast kernels of the CPU. It is not needed: a
+forward network reads the padding on the right only after the end of a sentence, and so does a backward network if each
+sentence is reversed within its own length.
 """
 
 from functools import partial
@@ -32,7 +32,7 @@ def reverse_by_length(states: Tensor, lengths: Tensor) -> Tensor:
     position = torch.arange(length, device=states.device).unsqueeze(1)
     mirrored = lengths.unsqueeze(0) - 1 - position
     row = torch.where(mirrored >= 0, mirrored, position) * batch + torch.arange(batch, device=states.device)
-    # Whole rows are copied, which is many times faster than to gather element by element.
+    # Copying whole rows is many times faster than gathering element by element.
     return states.flatten(0, 1).index_select(0, row.flatten()).view_as(states)
 
 
@@ -43,13 +43,13 @@ class SentenceRNN(nn.Module):
         cell: ``"lstm"`` or ``"gru"``
         input_dim: size of an input
         hidden_dim: units per layer and direction
-        layers: number of layers; with 0 the states are the inputs, which know nothing of their order
+        layers: number of layers; with 0 the states are the inputs, without information on their order
         bidirectional: each layer reads the sentence in both directions
         dropout: probability, applied between layers
 
     Attributes:
-        final_dim: `hidden_dim`, twice that when `bidirectional`
-        output_dim: `final_dim`, without layers `input_dim`
+        final_dim: `hidden_dim`, or twice that if `bidirectional`
+        output_dim: `final_dim`, or `input_dim` without layers
     """
 
     def __init__(self, cell: str, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool, dropout: float):
@@ -131,14 +131,14 @@ class DecoderRNN(nn.Module):
             known: the first columns of the inputs of all steps, ``[tgt_len, batch, known_dim]``
 
         Returns:
-            functions of the rest of an input ``[batch, input_dim - known_dim]`` and of the state, for each layer its
-            tensors ``[batch, hidden_dim]``, that return the next state; ``state[-1][0]`` is the hidden state of the top
-            layer
+            functions from the rest of an input ``[batch, input_dim - known_dim]`` and the state to the next state. A
+            state is a list over layers of tensors ``[batch, hidden_dim]``; ``state[-1][0]`` is the hidden state of the
+            top layer
         """
         first, *others = self.rnn.all_weights
         layer = self.steps(first, known.size(-1))
         gates = layer.gates(known).unbind(0)
-        # Of the inputs of the upper layers nothing is known; what remains is their bias.
+        # No inputs of the upper layers are known beforehand, only their biases.
         upper = [(layer, layer.gates(known[0, :, :0])) for layer in map(self.steps, others)]
         return [partial(self._step, [(layer, of_step), *upper]) for of_step in gates]
 
@@ -152,7 +152,7 @@ class DecoderRNN(nn.Module):
 
 
 def unstack_state(state: State) -> List[LayerState]:
-    """From tensors ``[layers, batch, hidden]`` to a list over layers, as :meth:`DecoderRNN.for_steps` wants it."""
+    """From tensors ``[layers, batch, hidden]`` to a list over layers, as used by :meth:`DecoderRNN.for_steps`."""
     return list(zip(*(part.unbind(0) for part in state)))
 
 

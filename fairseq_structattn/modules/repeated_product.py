@@ -1,9 +1,8 @@
-"""Products of many matrices, one after the other, with one that stays the same.
+"""Repeated products with the same matrix, whose gradient is computed once.
 
-A decoder that runs step by step multiplies the keys and the values of a sentence, and its own weights, once per target
-word. Left to autograd, each of these products makes a gradient as large as that matrix, which is written and added up
-again, step after step. Here the steps only note their factors, and one product over all steps makes the gradient at the
-end.
+A decoder that runs step by step multiplies by the keys and values of a sentence, and by its own weights, once per
+target word. Autograd would compute, for each of these products, a gradient as large as the matrix, and add it to the
+sum. Here each step only saves its factors, and one product over all steps computes the gradient at the end.
 """
 
 from typing import List, Optional, Tuple
@@ -19,8 +18,7 @@ class RepeatedProduct:
     """The function ``left ↦ left · matrix``. Values and gradients are those of ``torch.matmul``; once differentiable.
 
     Args:
-        matrix: the factor that stays the same, ``[inner, columns]``, or one for each item of a batch, ``[batch, inner,
-            columns]``
+        matrix: the constant factor, ``[inner, columns]``, or one for each item of a batch, ``[batch, inner, columns]``
     """
 
     def __init__(self, matrix: Tensor):
@@ -60,14 +58,14 @@ class _Product(torch.autograd.Function):
             raise RuntimeError("a decoder that runs step by step is differentiable once: leave out create_graph=True")
         left, matrix = ctx.saved_tensors
         if not ctx.notes:
-            # A pass that stops short of the matrix leaves its notes behind; they must not reach the next one.
+            # A backward pass that does not reach the matrix leaves its notes, which must not reach the next pass.
             Variable._execution_engine.queue_callback(ctx.notes.clear)
         ctx.notes.append((left, grad))
         return torch.matmul(grad, matrix.transpose(-1, -2)), None, None
 
 
 class _GradientOfAllSteps(torch.autograd.Function):
-    """Identity. Autograd comes back to it when it has been through all products with the matrix."""
+    """Identity. Autograd calls its backward after that of all products with the matrix."""
 
     @staticmethod
     def forward(ctx, matrix: Tensor, notes: Notes) -> Tensor:
@@ -77,13 +75,13 @@ class _GradientOfAllSteps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, _: Optional[Tensor]):
-        # One matrix for the whole batch: its items are rows like any others.
+        # If one matrix serves the whole batch, the items are further rows of the factor.
         rows = [[part.flatten(0, -2) if ctx.shared else part for part in note] for note in ctx.notes]
         left, grad = (torch.cat(parts, -2) for parts in zip(*rows))
         return torch.matmul(left.transpose(-1, -2), grad), None
 
 
 def _dtype_of_products(matrix: Tensor) -> torch.dtype:
-    # Under autocast products have another dtype than their factors; the least of products tells.
+    # Under autocast a product has another dtype than its factors, so the smallest possible product is computed.
     corner = matrix.detach()[..., :1, :1]
     return torch.matmul(corner[:1], corner[:1].transpose(-1, -2)).dtype

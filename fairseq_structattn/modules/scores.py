@@ -1,7 +1,7 @@
 """Attention scores: how well a query matches each source position.
 
-A score splits its work in two. What depends on the source only, its *keys*, is computed once per sentence by
-``key_projection``; what depends on the query is computed by ``forward`` at every target step.
+A score has two parts. ``key_projection`` computes the *keys*, which depend on the source only, once per sentence;
+``forward`` computes the scores of the keys for the queries, at every target step.
 """
 
 import math
@@ -15,7 +15,7 @@ from fairseq_structattn.modules.repeated_product import RepeatedLinear, Repeated
 
 
 class Score(nn.Module):
-    """Contract of a score.
+    """Base class of scores.
 
     Attributes:
         key_projection: module that maps source states ``[batch, src_len, source_dim]`` to keys
@@ -28,7 +28,7 @@ class Score(nn.Module):
         super().__init__()
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Scores of every pair.
+        """Scores of every pair of query and key.
 
         Args:
             query: ``[batch, tgt_len, query_dim]``
@@ -40,12 +40,12 @@ class Score(nn.Module):
         raise NotImplementedError
 
     def for_steps(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
-        """:meth:`forward` as a function of the query alone, for queries that come one after the other."""
+        """:meth:`forward` as a function of the query alone, for queries that come one after another."""
         return lambda query: self(query, keys)
 
     def for_covered_steps(self, keys: Tensor, projection: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
-        """:meth:`for_steps` where keys also depend on coverage: a function of the query and of the coverage
-        ``[batch, src_len, size]``, which `projection` maps to what it adds to the keys."""
+        """:meth:`for_steps` with keys that depend on coverage: a function of the query and of the coverage
+        ``[batch, src_len, size]``, which `projection` maps to a term that is added to the keys."""
         return lambda query, coverage: self(query, keys + projection(coverage.to(keys.dtype)))
 
 
@@ -62,7 +62,7 @@ class InnerProduct(Score):
         scores_of = self.for_steps(keys)
 
         def covered(query: Tensor, coverage: Tensor) -> Tensor:
-            # Coverage has a few numbers where a key has hundreds: the query goes to it.
+            # Coverage has a few dimensions, a key hundreds: projecting the query to coverage is cheaper.
             return scores_of(query) + torch.bmm(query @ projection.weight, coverage.to(query.dtype).transpose(1, 2))
 
         return covered

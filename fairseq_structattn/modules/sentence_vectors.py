@@ -1,4 +1,4 @@
-"""Sentences as vectors: sums of word embeddings that know the place of the word, and the age of the sentence."""
+"""Sentence vectors: sums of word embeddings, weighted by position, plus an embedding of the age of the sentence."""
 
 import torch
 from torch import Tensor, nn
@@ -8,18 +8,18 @@ class SentenceVectors(nn.Module):
     """Vectors of sentences in each of several tables of embeddings.
 
     A sentence of J words is Σⱼ lⱼ ⊙ E[wordⱼ] with lⱼ[k] = (1 − j/J) − (k/d)(1 − 2j/J), j and k counted from 1 (position
-    encoding), and a fact that was told `age` facts before the last one adds T[age] (temporal encoding). Sukhbaatar et
-    al., "End-To-End Memory Networks" (NIPS 2015), section 4.1.
+    encoding). The vector of a fact that is `age` facts older than the last one also has the term T[age] (temporal
+    encoding). Sukhbaatar et al., "End-To-End Memory Networks" (NIPS 2015), section 4.1.
 
     Args:
-        num_words: rows of each table E; bags of words are counted, which suits vocabularies of some thousands at most
+        num_words: rows of each table E; words are counted in bags, which suits vocabularies of a few thousand words
         dim: d, size of a vector
-        num_tables: tables, each with its own E and T
-        max_facts: rows of each table T: stories have that many facts at most
-        padding: number of the word that fills sentences up
-        init_std: embeddings start normal with this standard deviation
-        age_noise: in training, probability that an age is skipped before each fact, as by a fact without words, so that
-            ages are not learned by heart (section 4.1, random noise)
+        num_tables: number of tables, each with its own E and T
+        max_facts: rows of each table T, the largest number of facts of a story
+        padding: index of the padding symbol
+        init_std: standard deviation of the normal distribution that initialises embeddings
+        age_noise: in training, probability that an age is skipped before each fact, as if an empty fact were inserted,
+            to regularise T (section 4.1, random noise)
     """
 
     units: Tensor
@@ -36,7 +36,7 @@ class SentenceVectors(nn.Module):
     ):
         super().__init__()
         self.dim, self.num_tables, self.padding, self.age_noise = dim, num_tables, padding, age_noise
-        # The tables lie side by side, so that one product serves all of them.
+        # The tables are concatenated, so that one product serves all of them.
         self.words = nn.Parameter(torch.empty(num_words, num_tables * dim))
         self.ages = nn.Parameter(torch.empty(max_facts, num_tables * dim))
         for table in (self.words, self.ages):
@@ -56,7 +56,7 @@ class SentenceVectors(nn.Module):
 
         Args:
             tokens: ``[batch, facts, words]``, the oldest fact first, both right-padded
-            lengths: facts of each story, ``[batch]``
+            lengths: number of facts of each story, ``[batch]``
         """
         age = lengths.unsqueeze(1) - 1 - torch.arange(tokens.shape[1], device=tokens.device)
         vectors = self._sums(tokens, self.words) + self.ages[self._noisy(age)]
@@ -68,15 +68,15 @@ class SentenceVectors(nn.Module):
         return self.words.unflatten(-1, (self.num_tables, self.dim))[:, number]
 
     def _noisy(self, age: Tensor) -> Tensor:
-        """Ages that have an embedding, those of padding among them."""
+        """Ages clamped to those that have an embedding, with noise in training; padding has an age too."""
         if self.training and self.age_noise > 0:
             skipped = (torch.rand(age.shape, device=age.device) < self.age_noise) & (age >= 0)
             age = age + skipped.flip(1).cumsum(1).flip(1)
         return age.clamp(0, self.ages.shape[0] - 1)
 
     def _sums(self, tokens: Tensor, table: Tensor) -> Tensor:
-        """Σⱼ lⱼ ⊙ E[wordⱼ], ``[…, columns of table]``. What depends on the unit k is a factor, so that a sentence is
-        two bags of words with weights: that takes a fifth of the time of looking words up."""
+        """Σⱼ lⱼ ⊙ E[wordⱼ], ``[…, columns of table]``. Since lⱼ[k] is linear in k, a sentence is a sum of two weighted
+        bags of words, which takes a fifth of the time of looking words up."""
         real = tokens != self.padding
         place = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device) / real.sum(-1, keepdim=True).clamp(min=1)
         weights = torch.stack((1 - place, 1 - 2 * place)).masked_fill(~real, 0).to(table.dtype)

@@ -1,5 +1,5 @@
-"""Source attention: every source word attends to its head in a latent dependency tree (syntactic attention of Kim et
-al. 2017)."""
+"""Source attention: every source word attends to its head in a latent dependency tree, the syntactic attention of Kim
+et al. 2017."""
 
 import functools
 from typing import Callable, Dict, List, NamedTuple, Type
@@ -14,7 +14,7 @@ from fairseq_structattn.distributions.trees import ROOTS, DependencyTree
 from fairseq_structattn.modules.recurrent import SentenceRNN
 
 BOUNDS = ("none", "tanh")
-# Of one position, softmax is a distribution over positions; of the heads of all words, it is one for each word.
+# The name of independent heads here, a softmax for each word; in decoder attention, softmax selects one position.
 SOFTMAX = "softmax"
 
 # From arc scores [batch, n+1, n] and lengths [batch] to a distribution over the heads of n words.
@@ -37,11 +37,11 @@ def _over_arcs() -> Dict[str, Type[ArcDistribution]]:
 
 
 def heads_of(name: str, roots: str) -> HeadsOf:
-    """How the distribution registered as `name` is made of arc scores.
+    """The function that makes the distribution registered as `name` from arc scores.
 
     Args:
         name: one of :func:`source_attention_names`
-        roots: ``"multi"`` or ``"single"``, how many words may hang on the root; read by trees only
+        roots: ``"multi"`` or ``"single"``, number of words that may be attached to the root; used by trees only
 
     Raises:
         ValueError: another name, or other roots
@@ -56,11 +56,11 @@ def heads_of(name: str, roots: str) -> HeadsOf:
 
 
 class ExpectedHeads(NamedTuple):
-    """What source attention finds in a batch of sentences, right-padded, ``</s>`` last.
+    """The result of source attention for a batch of sentences, right-padded, ``</s>`` last.
 
     Attributes:
-        distribution: over the heads of the n words of each sentence, ``</s>`` left out: ``marginals`` and ``argmax``
-            are ``[batch, src_len, src_len-1]``, entry ``[:, h, m]`` for head h of word m + 1, where head 0 is the root
+        distribution: distribution over the heads of the n words of each sentence, without ``</s>``: ``marginals`` and
+            ``argmax`` are ``[batch, src_len, src_len-1]``, with ``[:, h, m]`` for head h (0: the root) of word m + 1
         vectors: expected heads ``[batch, src_len, state_dim]``; 0 for ``</s>`` and on padding
     """
 
@@ -69,17 +69,17 @@ class ExpectedHeads(NamedTuple):
 
 
 class ArcScorer(nn.Module):
-    """Scores of all arcs between the words of a sentence and from the root symbol before them.
+    """Scores of all arcs between the words of a sentence, and from the root symbol to the words.
 
     ``θ(h → m) = s·tanh(W₁ x_h + W₂ x_m + b)`` with states x of a bidirectional LSTM over root and words (Kim et al.
-    2017, section 4.1 and appendix A.1; the scorer of Kiperwasser & Goldberg 2016). The paper puts a tanh around it.
+    2017, section 4.1 and appendix A.1; the scorer of Kiperwasser & Goldberg 2016). The paper applies a tanh to θ.
 
     Args:
         embed_dim: size of a word embedding
         hidden_dim: units of the LSTM in each direction, and of the hidden layer of the score
         bound: ``"tanh"``, the outer tanh, which keeps scores between −1 and 1; ``"none"``
-        layers: of the LSTM
-        dropout: between its layers, and on its states
+        layers: number of layers of the LSTM
+        dropout: probability, between its layers and on its states
     """
 
     def __init__(self, embed_dim: int, hidden_dim: int, bound: str, layers: int = 1, dropout: float = 0.0):
@@ -92,15 +92,15 @@ class ArcScorer(nn.Module):
         self.bound = bound
 
     def forward(self, embedded: Tensor, words: Tensor) -> Tensor:
-        """Scores ``[batch, n+1, n]`` for embeddings ``[n+1, batch, embed_dim]`` of the root and n words, of which
-        ``words`` ``[batch]`` count."""
+        """Scores ``[batch, n+1, n]`` for embeddings ``[n+1, batch, embed_dim]`` of the root and n words. The number of
+        words outside padding is ``words`` ``[batch]``."""
         states, _ = self.rnn(embedded, words + 1)
         states = F.dropout(states.transpose(0, 1), self.dropout, self.training)
         scores = self._score(states, states[:, 1:])
         return torch.tanh(scores) if self.bound == "tanh" else scores
 
     def _score(self, heads: Tensor, dependents: Tensor) -> Tensor:
-        """Scores ``[batch, n+1, n]`` of states of the LSTM ``[batch, n+1, dim]`` and ``[batch, n, dim]``."""
+        """Scores ``[batch, n+1, n]``, from LSTM states of heads ``[batch, n+1, dim]`` and words ``[batch, n, dim]``."""
         heads, dependents = self.head_projection(heads), self.dependent_projection(dependents)
         return self.energy(torch.tanh(heads.unsqueeze(2) + dependents.unsqueeze(1))).squeeze(-1)
 
@@ -108,8 +108,8 @@ class ArcScorer(nn.Module):
 class BiaffineArcScorer(ArcScorer):
     """``θ(h → m) = r_h·U d_m + u·r_h`` with ``r_h = ReLU(W₁ x_h + b₁)`` and ``d_m = ReLU(W₂ x_m + b₂)``, where x are
     states of a bidirectional LSTM (Dozat & Manning, "Deep Biaffine Attention for Neural Dependency Parsing", ICLR 2017,
-    section 3.1). The second term says how likely a word has dependents at all. The arguments are those of
-    :class:`ArcScorer`; `dropout` is also that of r and d."""
+    section 3.1). The second term scores how likely a word has dependents. The arguments are those of
+    :class:`ArcScorer`; `dropout` is also applied to r and d."""
 
     def __init__(self, embed_dim: int, hidden_dim: int, bound: str, layers: int = 1, dropout: float = 0.0):
         super().__init__(embed_dim, hidden_dim, bound, layers, dropout)
@@ -126,7 +126,7 @@ class BiaffineArcScorer(ArcScorer):
 
 
 class UniformArcs(nn.Module):
-    """All arcs score 0: trees without a parser, a control. The arguments are those of :class:`ArcScorer`."""
+    """All arcs score 0: a control without a parser. The arguments are those of :class:`ArcScorer`."""
 
     def __init__(self, embed_dim: int, hidden_dim: int, bound: str, layers: int = 1, dropout: float = 0.0):
         super().__init__()
@@ -141,12 +141,12 @@ SCORERS = {"parser": ArcScorer, "biaffine": BiaffineArcScorer, "uniform": Unifor
 
 
 class SourceAttention(nn.Module):
-    """The expectation of each word's head (Kim et al. 2017, sections 3.2 and 4.1).
+    """The expected head of each word (Kim et al. 2017, sections 3.2 and 4.1).
 
     Args:
-        scorer: of arcs, such as :class:`ArcScorer`
+        scorer: module that scores arcs, such as :class:`ArcScorer`
         distribution: one of :func:`source_attention_names`
-        roots: ``"multi"``, any number of words hang on the root, as in the paper; ``"single"``, exactly one does
+        roots: ``"multi"``, any number of words are attached to the root, as in the paper; ``"single"``, exactly one is
 
     Raises:
         ValueError: an unknown distribution or other roots
@@ -162,7 +162,7 @@ class SourceAttention(nn.Module):
 
         Args:
             embedded: ``[1 + src_len, batch, embed_dim]``
-            states: ``[batch, 1 + src_len, state_dim]``, what the expectation is taken of
+            states: vectors whose expectation is taken, ``[batch, 1 + src_len, state_dim]``
             lengths: ``[batch]``, ``</s>`` included, the root not
         """
         distribution, expected = self.expect(embedded[:-1], states[:, :-1], (lengths - 1).clamp(min=0))
@@ -173,14 +173,14 @@ class SourceAttention(nn.Module):
 
         Args:
             embedded: ``[1 + n, batch, embed_dim]``
-            states: ``[batch, 1 + n, state_dim]``, what the expectation is taken of
-            words: ``[batch]``, how many of the n count
+            states: vectors whose expectation is taken, ``[batch, 1 + n, state_dim]``
+            words: number of words of each sentence, ``[batch]``
 
         Returns:
             the distribution and expected heads ``[batch, n, state_dim]``, 0 on padding
         """
         scores = self.scorer(embedded, words)
-        # Below float32 inference would not be exact.
+        # Below float32 inference is not accurate.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         distribution = self.heads_of(scores, words)
         marginals = distribution.marginals.to(states.dtype)
