@@ -1,4 +1,4 @@
-"""``structattn_decomposable``: two sentences are aligned word by word and compared, each word beside its head."""
+"""``structattn_decomposable``: alignment and comparison of two sentences, each word concatenated with its head."""
 
 from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Optional, Tuple
@@ -48,7 +48,7 @@ class DecomposableOptions(FairseqDataclass):
     init_std: float = option(0.01, "parameters start normal with this deviation, but for learned embeddings")
 
     def check(self) -> None:
-        """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
+        """Raises ValueError for options that cannot work, naming the option, its value and valid values."""
         check_choices(
             self,
             source_attention=[NONE, GIVEN, *source_attention_names()],
@@ -65,9 +65,9 @@ class Sentences(NamedTuple):
     """A batch of sentences, the root symbol before the first word.
 
     Attributes:
-        words: each beside its head, ``[batch, 1 + words, dim]``
-        mask: what is no padding, ``[batch, 1 + words]``
-        heads: the distribution over heads, where there is one
+        words: vectors of the words, each concatenated with that of its head, ``[batch, 1 + words, dim]``
+        mask: mask of positions outside padding, ``[batch, 1 + words]``
+        heads: the distribution over heads, or None
     """
 
     words: Tensor
@@ -78,17 +78,17 @@ class Sentences(NamedTuple):
 @register_model("structattn_decomposable", dataclass=DecomposableOptions)
 class DecomposableAttention(BaseFairseqModel):
     """Decomposable attention (Parikh et al., "A Decomposable Attention Model for Natural Language Inference", EMNLP
-    2016) over words that know their heads (Kim et al. 2017, section 4.4).
+    2016) over words with their heads (Kim et al. 2017, section 4.4).
 
-    A word x̂ⱼ is its projected embedding xⱼ or, with a source attention, [xⱼ; Σᵢ p(i is the head of j) xᵢ]. With F, G
-    and H layers of two ReLUs, ``eᵢⱼ = F(âᵢ)·F(b̂ⱼ)``; each word is compared with what it is aligned to, ``G([âᵢ;
-    Σⱼ softmaxⱼ(eᵢⱼ) b̂ⱼ])``, and the sums over the words of both sentences are classified by H. The parser is the same
-    for both sentences; the root symbol, whose head is 0, stands before the first word of either.
+    A word x̂ⱼ is its projected embedding xⱼ or, with a source attention, [xⱼ; Σᵢ p(i is the head of j) xᵢ]. F, G and H
+    have two ReLU layers each, and ``eᵢⱼ = F(âᵢ)·F(b̂ⱼ)``. Each word is compared with its aligned words, ``G([âᵢ;
+    Σⱼ softmaxⱼ(eᵢⱼ) b̂ⱼ])``, and H classifies the sums over the words of both sentences. Both sentences have the same
+    parser, and the root symbol, whose head vector is 0, before their first word.
 
     Args:
-        options: checked
-        embedding: of the words
-        root: number of the root symbol in it
+        options: checked options
+        embedding: embeddings of the words
+        root: index of the root symbol in the embeddings
         classes: number of labels
     """
 
@@ -138,14 +138,14 @@ class DecomposableAttention(BaseFairseqModel):
         Args:
             premise: ``[batch, words]``, padded on the right
             hypothesis: likewise
-            premise_heads: given heads ``[batch, words]``, 0 for the root, −1 where it is not known; read with
+            premise_heads: given heads ``[batch, words]``, 0 for the root, −1 if unknown; used with
                 ``source_attention="given"``
             hypothesis_heads: likewise
 
         Returns:
-            scores of the labels ``[batch, classes]``, and a dictionary: ``"attn"``, what each position of the premise
-            is aligned to ``[batch, 1 + premise, 1 + hypothesis]`` and each of the hypothesis, with the two lengths
-            exchanged, the root first; ``"source_attention"``, the two distributions over heads, or None
+            scores of the labels ``[batch, classes]``, and a dictionary: ``"attn"`` has the alignments of the premise
+            ``[batch, 1 + premise, 1 + hypothesis]`` and those of the hypothesis, with the last two sizes exchanged, the
+            root first; ``"source_attention"`` has the two distributions over heads, or None
         """
         first, second = self._read(premise, premise_heads), self._read(hypothesis, hypothesis_heads)
         scores = torch.bmm(self.attend(first.words), self.attend(second.words).transpose(1, 2))
@@ -177,7 +177,7 @@ class DecomposableAttention(BaseFairseqModel):
 
     @staticmethod
     def _given(words: Tensor, heads: Optional[Tensor]) -> Tensor:
-        """Of each node its head, 0 for the root and where the head is not known."""
+        """The vector of each node's given head; 0 for the root symbol and unknown heads."""
         if heads is None:
             raise ValueError(
                 "--source-attention given needs the heads of the words in every split: add --load-heads and, in the "
@@ -203,12 +203,12 @@ class DecomposableAttention(BaseFairseqModel):
         rename(state_dict, name, *SOURCE_ATTENTION)
 
     def max_positions(self) -> Optional[tuple]:
-        """No limit of its own."""
+        """The model has no limit of its own."""
         return None
 
 
 def _softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Over the positions of the last dimension that are no padding; the root is always there."""
+    """Softmax over the positions of the last dimension outside padding; the root is always one of them."""
     weights = F.softmax(scores.float().masked_fill(~mask.unsqueeze(1), float("-inf")), -1)
     return weights.to(scores.dtype)
 
@@ -224,7 +224,7 @@ def _embedding(options: DecomposableOptions, dictionary, is_read: bool) -> WordE
     if options.embed_path is not None:
         return fixed_embedding(options.embed_path, dictionary, options.embed_dim, is_read)
     learned = WordEmbedding(len(dictionary), options.embed_dim, dictionary.pad())
-    # As long as the given vectors are.
+    # Of norm about 1, like the pretrained vectors.
     nn.init.normal_(learned.weight, std=options.embed_dim**-0.5)
     nn.init.zeros_(learned.weight[dictionary.pad()])
     return learned
@@ -245,8 +245,8 @@ def flat(options) -> None:
 
 @register_model_architecture("structattn_decomposable", "structattn_decomposable_tree")
 def tree(options) -> None:
-    """Kim et al. 2017, section 4.4, "structured": the expected head under projective trees with any number of words on
-    the root. With ``--tree-supervision`` in the first epochs it is their "pretrained structured"."""
+    """Kim et al. 2017, section 4.4, "structured": the expected head under projective trees with any number of words
+    attached to the root. With ``--tree-supervision`` in the first epochs it is their "pretrained structured"."""
     set_defaults(options, source_attention="projective-tree")
 
 

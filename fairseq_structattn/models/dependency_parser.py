@@ -1,4 +1,4 @@
-"""``structattn_parser``: the parser of syntactic attention alone, to be trained on given trees."""
+"""``structattn_parser``: the parser of syntactic attention alone, trained on treebanks."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -37,7 +37,7 @@ class ParserOptions(FairseqDataclass):
     word_dropout: float = option(0.1, "words whose embedding is that of <unk> in training")
 
     def check(self) -> None:
-        """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
+        """Raises ValueError for options that cannot work, naming the option, its value and valid values."""
         check_choices(self, source_attention=source_attention_names())
         check_choices(self, arc_score=SCORERS, arc_bound=BOUNDS, tree_roots=ROOTS)
         check_at_least(self, 1, "embed_dim", "parser_hidden_size", "parser_layers")
@@ -47,12 +47,12 @@ class ParserOptions(FairseqDataclass):
 
 @register_model("structattn_parser", dataclass=ParserOptions)
 class DependencyParser(BaseFairseqModel):
-    """A graph-based parser that knows words only: embeddings, a bidirectional LSTM, arc scores, and a distribution over
+    """A graph-based parser that uses words only: embeddings, a bidirectional LSTM, arc scores, and a distribution over
     heads (Dozat & Manning 2017 for the scores; Koo et al. 2007 for training by −log p of trees).
 
     Args:
-        options: checked
-        dictionary: of the words, with their counts in the training data
+        options: checked options
+        dictionary: the words, with their counts in the training data
     """
 
     def __init__(self, options: ParserOptions, dictionary):
@@ -99,12 +99,12 @@ class DependencyParser(BaseFairseqModel):
         return embedded if self.affixes is None else embedded + self.affixes(nodes)
 
     def max_positions(self) -> Optional[int]:
-        """No limit of its own."""
+        """The model has no limit of its own."""
         return None
 
 
 def _known(dictionary, least: int) -> Tensor:
-    """For each word its own number, or that of ``<unk>`` where it is rare."""
+    """The index of each word, or that of ``<unk>`` for rare words."""
     numbers = [
         number if number < dictionary.nspecial or count >= least else dictionary.unk()
         for number, count in enumerate(dictionary.count)

@@ -1,5 +1,5 @@
-"""``structattn_memn2n``: question answering over a story of facts, with attention over single facts or over chains of
-them."""
+"""``structattn_memn2n``: question answering over the facts of a story, with attention over single facts or chains of
+facts."""
 
 from dataclasses import dataclass
 from typing import Tuple
@@ -43,7 +43,7 @@ class MemoryNetworkOptions(FairseqDataclass):
     )
 
     def check(self) -> None:
-        """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
+        """Raises ValueError for options that cannot work, naming the option, its value and valid values."""
         check_choices(self, fact_selection=SELECTIONS, tying=TYINGS)
         check_at_least(self, 1, "steps", "embed_dim")
         check_at_least(self, 0, "linear_start_epochs")
@@ -57,17 +57,17 @@ class MemoryNetwork(BaseFairseqModel):
     """End-to-end memory network (Sukhbaatar et al. 2015), and the models of Kim et al. 2017, section 4.3, in which a
     linear chain selects the facts.
 
-    Questions are read in the first table of embeddings, in which facts are looked for at the first step. Under adjacent
-    tying K steps have K + 1 tables: facts are looked for in table k and read in table k + 1, and the rows of the last
-    score the answers. Without, they have 2K + 1: facts are looked for in table 2k − 1 and read in table 2k, and answers
-    have the last (as in the code of Kim et al., whose paper has adjacent tying). Words and answers are symbols of one
+    Questions are embedded by the first table, which also embeds the keys of facts at the first step. With adjacent
+    tying, K steps have K + 1 tables: table k embeds keys and table k + 1 values, and the rows of the last table score
+    answers. Without tying, there are 2K + 1 tables: table 2k − 1 embeds keys and table 2k values, and the last table
+    scores answers (as in the code of Kim et al., whose paper has adjacent tying). Words and answers are symbols of one
     dictionary.
 
     Args:
         sentences: vectors of questions and facts, in all tables
-        selection: of K facts, from these
+        selection: module that selects K facts
         tying: adjacent or none
-        linear_start_epochs: epochs with ``linear`` weights, see
+        linear_start_epochs: number of epochs with ``linear`` weights, see
             :class:`~fairseq_structattn.modules.fact_selection.FactSelection`
     """
 
@@ -75,7 +75,7 @@ class MemoryNetwork(BaseFairseqModel):
         super().__init__()
         self.sentences, self.selection, self.tying = sentences, selection, tying
         self.linear_start_epochs = linear_start_epochs
-        # Part of the checkpoint: one of a linear epoch has to be read as it was trained.
+        # Part of the checkpoint, because a model saved in a linear epoch has to be used as it was trained.
         self.register_buffer("linear", torch.tensor(linear_start_epochs > 0))
 
     @classmethod
@@ -84,7 +84,7 @@ class MemoryNetwork(BaseFairseqModel):
 
         Args:
             cfg: the options, as fairseq's configuration, a namespace or :class:`MemoryNetworkOptions`
-            task: with ``source_dictionary``, and ``cfg.max_facts``, the facts of a story at most
+            task: a task with ``source_dictionary`` and ``cfg.max_facts``, the largest number of facts of a story
 
         Raises:
             ValueError: options that cannot work, by name and value
@@ -103,7 +103,7 @@ class MemoryNetwork(BaseFairseqModel):
         return cls(sentences, selection, options.tying, options.linear_start_epochs)
 
     def set_epoch(self, epoch: int) -> None:
-        """What the task calls at the beginning of each epoch, counted from 1: linear start ends after its epochs."""
+        """Ends the linear start after its epochs; the task calls it at the beginning of each epoch, counted from 1."""
         super().set_epoch(epoch)
         self.linear.fill_(epoch <= self.linear_start_epochs)
 
@@ -112,7 +112,7 @@ class MemoryNetwork(BaseFairseqModel):
 
         Args:
             facts: ``[batch, facts, words]``, the oldest first, right-padded
-            lengths: facts of each story, at least 1, ``[batch]``
+            lengths: number of facts of each story, at least 1, ``[batch]``
             question: ``[batch, words]``, right-padded
         """
         vectors = self.sentences.facts(facts, lengths)
@@ -125,7 +125,7 @@ class MemoryNetwork(BaseFairseqModel):
         return selection.answer @ self.sentences.table(-1).t(), selection
 
     def get_normalized_probs(self, net_output, log_probs, sample=None) -> Tensor:
-        """(Log-)probabilities of all symbols, ``[batch, symbols]``, in float32 at least."""
+        """(Log-)probabilities of all symbols, ``[batch, symbols]``, at least in float32."""
         logits = net_output[0]
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)

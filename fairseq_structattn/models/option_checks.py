@@ -1,4 +1,4 @@
-"""What the dataclasses of options share: how an option is declared, and how its value is checked."""
+"""Declaration and checks of options, shared by the dataclasses of all models."""
 
 from dataclasses import field
 from typing import Collection
@@ -10,12 +10,12 @@ def option(default, text: str):
 
 
 def flag(name: str) -> str:
-    """The option of the command line that sets a field."""
+    """The command-line option that sets a field."""
     return "--" + name.replace("_", "-")
 
 
 def check_choices(options, **allowed: Collection[str]) -> None:
-    """Raises ValueError for the first field whose value is not among those allowed."""
+    """Raises ValueError for the first field whose value is not allowed."""
     for name, values in allowed.items():
         if getattr(options, name) not in values:
             raise ValueError(f"{flag(name)} {getattr(options, name)}: not known, choose from {', '.join(values)}")

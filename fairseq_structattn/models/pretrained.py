@@ -1,5 +1,5 @@
-"""Pretrained embeddings, from a text file as word2vec, GloVe and fastText write them: a word and its numbers on each
-line, with or without a first line that counts words and numbers."""
+"""Pretrained embeddings from text files of word2vec, GloVe and fastText: a word and the numbers of its vector on each
+line, with or without a header that gives the number of words and their size."""
 
 import logging
 import math
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 def is_built_for_checkpoint() -> bool:
-    """Whether fairseq builds a model in order to load a checkpoint into it. It says so to all functions ``build_model``
-    that lead to that of the model, which asks here, but not to that one."""
+    """Whether fairseq builds a model to load a checkpoint into it. fairseq tells the outer ``build_model`` functions,
+    but not that of the model, which calls this function."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name == "build_model":
         if frame.f_locals.get("from_checkpoint"):
@@ -26,17 +26,17 @@ def is_built_for_checkpoint() -> bool:
 
 
 def load_pretrained(embedding: WordEmbedding, dictionary, side: Optional[str], path: str) -> None:
-    """Reads the vectors of all words in `dictionary` that the file knows; the others, and padding, stay as they are.
+    """Reads the vectors of all words in `dictionary` that the file has; other words and padding are unchanged.
 
-    Without the file the embeddings have to come from a checkpoint: training is to be continued, for instance. A warning
-    says so, and a training without a checkpoint ends in FileNotFoundError.
+    If the file is missing, the embeddings have to come from a checkpoint, as when training is continued. A warning
+    says so, and training without a checkpoint raises FileNotFoundError.
 
     Args:
-        side: ``"encoder"`` or ``"decoder"``, or None where a model has one table, for messages
-        path: ``--encoder-embed-path``, ``--decoder-embed-path`` or ``--embed-path``
+        side: ``"encoder"`` or ``"decoder"``, for messages; None for a model with one table
+        path: value of ``--encoder-embed-path``, ``--decoder-embed-path`` or ``--embed-path``
 
     Raises:
-        ValueError: a line that does not fit, by file, line and value; or no vector for any word
+        ValueError: an invalid line, named by file, line and value; or no vector for any word
     """
     if not os.path.isfile(path):
         missing = f"{_flag(side, 'embed-path')} {path}: no such file"
@@ -60,13 +60,13 @@ def load_pretrained(embedding: WordEmbedding, dictionary, side: Optional[str], p
 
 
 class _Reader:
-    """Lines of a file, with their number for messages."""
+    """Reader of a file that keeps the line number for messages."""
 
     def __init__(self, path: str, side: Optional[str], size: int):
         self.path, self.side, self.size, self.line = path, side, size, 0
 
     def vectors(self, lines):
-        """Words and their numbers, as text."""
+        """Words and the numbers of their vectors, as strings."""
         for line in self._decoded(lines):
             word, *numbers = line.rstrip().split(" ")
             if self.line == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
@@ -76,12 +76,12 @@ class _Reader:
                 yield word, numbers
 
     def _is_of_several_words(self, fields: List[str]) -> bool:
-        """Whether more stands between the first word and its vector than numbers: GloVe has such entries, which are no
-        word of a dictionary."""
+        """Whether the entry of a line consists of several words: GloVe has such entries, which cannot be words of a
+        dictionary."""
         return len(fields) > self.size and not all(map(_is_number, fields[: -self.size]))
 
     def parse(self, word: str, numbers: List[str]) -> List[float]:
-        """The numbers of a vector."""
+        """The numbers of a vector, from strings."""
         try:
             parsed = [float(number) for number in numbers]
         except ValueError as error:

@@ -27,11 +27,11 @@ class EncoderOutput(NamedTuple):
     """A batch of source sentences, right-padded whatever the padding of ``src_tokens``.
 
     Attributes:
-        source: what attention needs to know of them; its values are the states ``[batch, src_len, source_dim]``, 0 on
-            padding. Without attention its keys are the states, too
-        left_padding: ``[batch]``, how many padding symbols came before each sentence in ``src_tokens``
+        source: the source side of attention. Its values are the states ``[batch, src_len, source_dim]``, 0 on padding;
+            without attention, so are its keys
+        left_padding: number of padding symbols before each sentence in ``src_tokens``, ``[batch]``
         finals: final state of each encoder layer, ``[batch, layers, final_dim]``
-        heads: where the encoder was asked for it, the distribution over the heads of the words
+        heads: the distribution over the heads of the words, if the encoder was asked for it
     """
 
     source: AttentionSource
@@ -40,15 +40,15 @@ class EncoderOutput(NamedTuple):
     heads: Optional[ArcDistribution] = None
 
     def reorder(self, new_order: Tensor) -> "EncoderOutput":
-        """Sentences `new_order` ``[new_batch]`` of this batch, without the distribution over heads."""
+        """The sentences with the indices `new_order` ``[new_batch]``, without the distribution over heads."""
         left_padding, finals = (part.index_select(0, new_order) for part in (self.left_padding, self.finals))
         return EncoderOutput(self.source.reorder(new_order), left_padding, finals)
 
 
 class DecoderStep(NamedTuple):
-    """What one target step leaves behind: the state that attended ``[batch, hidden]``, its context ``[batch,
-    source_dim]`` and weights ``[batch, 1, src_len]`` (None without attention), and what the next step reads of it
-    ``[batch, feed_dim]``."""
+    """The results of one target step: the state used as query ``[batch, hidden]``, its context ``[batch, source_dim]``
+    and weights ``[batch, 1, src_len]`` (None without attention), and the features fed to the next step ``[batch,
+    feed_dim]``."""
 
     hidden: Tensor
     context: Optional[Tensor]
@@ -57,9 +57,9 @@ class DecoderStep(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What the target steps of a call leave behind: features ``[tgt_len, batch, output_dim]``, weights ``[batch,
-    tgt_len, src_len]`` and their distribution (None without attention), and what the next call starts from: the state,
-    the features that it reads, and coverage ``[batch, src_len, size]`` (None without)."""
+    """The results of the target steps of a call: features ``[tgt_len, batch, output_dim]``, weights ``[batch, tgt_len,
+    src_len]`` and their distribution (None without attention). The next call starts from the other fields: the state,
+    the features fed to its first step, and coverage ``[batch, src_len, size]`` (or None)."""
 
     features: Tensor
     weights: Optional[Tensor]
@@ -74,8 +74,8 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
     """Encoder-decoder with attention over structures (Kim et al. 2017); its architectures are in
     :mod:`~fairseq_structattn.models.rnn_architectures`.
 
-    With ``return_posterior=True``, ``forward`` also returns the distributions that it attended with, see
-    :meth:`RNNDecoder.forward`: for criterions, which look at ``has_posterior`` before they ask.
+    With ``return_posterior=True``, ``forward`` also returns the attention distributions, see
+    :meth:`RNNDecoder.forward`. Criterions check ``has_posterior`` before they ask for them.
     """
 
     has_posterior = True
@@ -89,8 +89,7 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
             task: a fairseq task with ``source_dictionary`` and ``target_dictionary``
 
         Raises:
-            ValueError: options that cannot work, by name and value; a file of pretrained embeddings that does not fit,
-                by line
+            ValueError: options that cannot work, by name and value; an invalid file of pretrained embeddings, by line
         """
         options = RNNOptions.from_namespace(cfg)
         options.check()
@@ -110,7 +109,7 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
     def make_generation_fast_(
         self, retain_dropout: bool = False, retain_dropout_modules: Optional[Sequence[str]] = None, **options
     ):
-        """What fairseq calls before it translates. With ``--retain-dropout``, dropout stays on everywhere, or, with
+        """fairseq calls this before translation. With ``--retain-dropout``, dropout stays on in all modules or, with
         ``--retain-dropout-modules``, in those of ``RNNEncoder`` and ``RNNDecoder`` that are named."""
         super().make_generation_fast_(**options)
         for part in (self.encoder, self.decoder) if retain_dropout else ():
@@ -119,13 +118,13 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
 
 
 class RNNEncoder(FairseqEncoder):
-    """Embeddings, a stacked LSTM or GRU, and beside each state the expected head of its word in a latent tree.
+    """Embeddings and a stacked LSTM or GRU; with source attention, states are concatenated with expected heads.
 
     Args:
         options: options of the model
-        dictionary: of the source language
-        embed_tokens: its embeddings
-        attention: of the decoder; it says how keys are made of source states
+        dictionary: dictionary of the source language
+        embed_tokens: embeddings of the source language
+        attention: attention of the decoder, which computes keys from source states
     """
 
     def __init__(
@@ -146,15 +145,15 @@ class RNNEncoder(FairseqEncoder):
         )
         self.source_attn = _build_source_attention(options)
         self.max_source_positions = options.max_source_positions
-        # The decoder's attention does its part of the work here, once per sentence. What it works with has its place
-        # among the encoder's modules, for the sake of checkpoints and of the order of parameters: that decides on what
-        # a seed makes of them, and whose the states of an optimizer are.
+        # The encoder runs this part of the decoder's attention once per sentence. Its modules are registered in the
+        # encoder to keep the names in checkpoints and the order of parameters, which determines initial values for a
+        # seed and the assignment of optimizer states.
         self.prepare = _states_alone if attention is None else attention.prepare
         self.key_projection = nn.Identity() if attention is None else attention.score.key_projection
         coverage = None if attention is None else attention.coverage
         self.coverage_projection = None if coverage is None else coverage.source_projection
         self.arc_scorer = _build_scorer(options) if attention and attention.distribution.needs_arcs else None
-        # The first symbol of every sentence for those that parse: "$" in Kim et al. 2017, section 4.1.
+        # Models with a parser put this root symbol before every sentence: "$" in Kim et al. 2017, section 4.1.
         parses = self.source_attn is not None or self.arc_scorer is not None
         self.root = nn.Parameter(torch.randn(embed_tokens.embedding_dim)) if parses else None
 
@@ -166,8 +165,8 @@ class RNNEncoder(FairseqEncoder):
         Args:
             src_tokens: ``[batch, src_len]``, padded on the left or on the right, possibly wider than its longest
                 sentence
-            src_lengths: not used, padding is recognised by its symbol
-            return_posterior: keep the distribution over the heads of the words in ``heads``
+            src_lengths: not used, since padding is recognised by its symbol
+            return_posterior: store the distribution over the heads of the words in ``heads``
         """
         heads = None
         embedded, states, finals, lengths, left_padding = self._read(src_tokens)
@@ -181,8 +180,8 @@ class RNNEncoder(FairseqEncoder):
         return EncoderOutput(source, left_padding, finals, heads if return_posterior else None)
 
     def source_attention(self, src_tokens: Tensor) -> ExpectedHeads:
-        """What ``--source-attention`` finds in a batch ``[batch, src_len]``, padded on either side: the distribution
-        over heads, which knows marginals and the best tree, and the expected heads.
+        """The result of ``--source-attention`` for a batch ``[batch, src_len]``, padded on either side: the
+        distribution over heads, with its marginals and the best tree, and the expected heads.
 
         Raises:
             ValueError: the model has no source attention
@@ -193,8 +192,8 @@ class RNNEncoder(FairseqEncoder):
         return self.source_attn(embedded, states, lengths)
 
     def _read(self, src_tokens: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Right-padded embeddings ``[src_len, batch, embed_dim]`` and states ``[batch, src_len, state_dim]``, in either
-        the root first if there is one; final states; lengths, without the root, and left padding, each ``[batch]``."""
+        """Right-padded embeddings ``[src_len, batch, embed_dim]`` and states ``[batch, src_len, state_dim]``, both with
+        the root first if there is one; final states; lengths without the root, and left padding, each ``[batch]``."""
         lengths = src_tokens.ne(self.padding_idx).sum(1)
         left_padding = src_tokens.ne(self.padding_idx).cumsum(1).eq(0).sum(1)
         embedded = self.embed_tokens(rotate_left(src_tokens, left_padding)).transpose(0, 1)
@@ -221,15 +220,15 @@ class RNNEncoder(FairseqEncoder):
 class RNNDecoder(FairseqIncrementalDecoder):
     """Stacked LSTM or GRU that attends to the source.
 
-    Where no input of the recurrence depends on what was attended to before, all target steps run at once and attention
-    is one call; with input feeding, with the previous state as query or with coverage, they run one after the other.
+    If no input of the recurrence depends on earlier attention, all target steps run at once and attention is one call.
+    With input feeding, the previous state as query, or coverage, target steps run one after the other.
 
     Args:
         options: options of the model
-        dictionary: of the target language
-        embed_tokens: its embeddings
+        dictionary: dictionary of the target language
+        embed_tokens: embeddings of the target language
         final_dim: size of a final state of an encoder layer
-        attention: None for the plain encoder-decoder
+        attention: attention to the source; None for the plain encoder-decoder
     """
 
     def __init__(
@@ -300,20 +299,20 @@ class RNNDecoder(FairseqIncrementalDecoder):
 
         Args:
             prev_output_tokens: ``[batch, tgt_len]``, the target shifted right
-            encoder_out: of the encoder
-            incremental_state: where the state between steps is kept; from the second call on, only the last token is
-                read
+            encoder_out: result of the encoder
+            incremental_state: dictionary that holds the state between steps; from the second call on, only the last
+                token is read
             features_only: leave out the output layer
-            return_posterior: also return the distributions that were attended with
+            return_posterior: also return the attention distributions
 
         Returns:
             scores of words ``[batch, tgt_len, vocabulary]`` (with an adaptive softmax or `features_only`: features
             ``[batch, tgt_len, decoder_out_embed_dim]``), and ``{"attn": [weights]}`` with weights
             ``[batch, tgt_len, src_len]`` in the order of ``src_tokens``, None without attention. With
-            `return_posterior` the dictionary also has ``"posterior"``, the distribution over the source of each target
-            step, of batch shape ``[batch, tgt_len]``, None without attention, and ``"source_attention"``, that over the
-            heads of the source words, of batch shape ``[batch]``, None without source attention (or where the encoder
-            was not asked for it). Either has its sentences right-padded, whatever the padding of ``src_tokens``
+            `return_posterior` the dictionary has two more entries, whose sentences are right-padded whatever the
+            padding of ``src_tokens``. ``"posterior"`` is the distribution over the source for each target step, of
+            batch shape ``[batch, tgt_len]``, or None. ``"source_attention"`` is the distribution over the heads of the
+            source words, of batch shape ``[batch]``, or None (also if the encoder was not asked for it)
         """
         features, extra = self.extract_features(
             prev_output_tokens, encoder_out, incremental_state, return_posterior=return_posterior
@@ -349,7 +348,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         return features.transpose(0, 1), extra
 
     def output_layer(self, features: Tensor, **unused) -> Tensor:
-        """Scores of words; an adaptive softmax scores them later and gets the features."""
+        """Scores of words; with an adaptive softmax, which computes scores later, the features themselves."""
         return features if self.output_projection is None else self.output_projection(features)
 
     def _initial_state(self, encoder_out: EncoderOutput, embedded: Tensor) -> Tuple[State, Tensor, Optional[Tensor]]:
@@ -391,7 +390,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         if self.feed_dim:
             features = torch.stack(feeds)
         else:
-            # What no step needed is done for all of them together.
+            # No step needs the features of another, so they are computed for all steps together.
             features = self._read_out(self.readout, torch.stack(attending), torch.stack(contexts), embedded)
         if attend is None:
             return Decoded(features, None, lambda: None, stack_state(layers), feed, None)
@@ -422,7 +421,8 @@ class RNNDecoder(FairseqIncrementalDecoder):
         return state, cached["feed"], None if coverage is None else coverage.permute(1, 2, 0)
 
     def reorder_incremental_state(self, incremental_state: Optional[IncrementalState], new_order: Tensor) -> None:
-        """Keeps the hypotheses `new_order` ``[new_batch]``; all that is cached has the batch second to last."""
+        """Keeps the hypotheses `new_order` ``[new_batch]``. In all cached tensors the batch is the second to last
+        dimension."""
         cached = self.get_incremental_state(incremental_state, "decoder")
         if cached is not None:
             cached = {name: part.index_select(-2, new_order) for name, part in cached.items()}
@@ -434,7 +434,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
 
 
 def _states_alone(states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None) -> AttentionSource:
-    """A source that nothing attends to."""
+    """The :class:`AttentionSource` of a model without attention."""
     return AttentionSource(states, states, lengths, arcs)
 
 
@@ -443,7 +443,7 @@ def rotate_left(columns: Tensor, shift: Tensor) -> Tensor:
 
     Args:
         columns: ``[batch, ..., length]``
-        shift: ``[batch]``, by how many places to the left
+        shift: number of places, ``[batch]``
     """
     length = columns.size(-1)
     index = (torch.arange(length, device=shift.device) + shift.unsqueeze(1)) % length

@@ -1,7 +1,7 @@
-"""Architectures of ``structattn_rnn``: one per published system, each a set of defaults for what the user leaves open.
+"""Architectures of ``structattn_rnn``: one per published system, each a set of defaults for options that are not set.
 
-``fairseq-train --arch NAME`` takes them by name; so does the ``_name`` of a hydra configuration's model. A new one is
-a function decorated like those below, here or in one's own ``--user-dir``.
+``fairseq-train --arch NAME`` and the ``_name`` of a model's hydra configuration select an architecture. To add one,
+decorate a function like those below, here or in a ``--user-dir``.
 """
 
 from fairseq.models import register_model_architecture
@@ -67,28 +67,27 @@ def luong_dot(options) -> None:
 
 @register_model_architecture("structattn_rnn", "structattn_rnn_luong_general")
 def luong_general(options) -> None:
-    """Global attention with the general score (Luong et al. 2015, section 3.1), else ``structattn_rnn_luong_dot``."""
+    """``structattn_rnn_luong_dot`` with the general score (Luong et al. 2015, section 3.1)."""
     set_defaults(options, attention_score="general")
     _deep_lstm(options, dropout=0.2)
 
 
 @register_model_architecture("structattn_rnn", "structattn_rnn_luong_concat")
 def luong_concat(options) -> None:
-    """Global attention with the concat score (Luong et al. 2015, section 3.1), with a hidden layer of 1000, else
-    ``structattn_rnn_luong_dot``."""
+    """``structattn_rnn_luong_dot`` with the concat score (Luong et al. 2015, section 3.1), hidden layer of 1000."""
     set_defaults(options, attention_score="concat")
     _deep_lstm(options, dropout=0.2)
 
 
 @register_model_architecture("structattn_rnn", "structattn_rnn_simple")
 def simple(options) -> None:
-    """The softmax baseline (Kim et al. 2017, section 4.2, "simple"), else ``structattn_rnn_crf``."""
+    """``structattn_rnn_crf`` with softmax, the baseline (Kim et al. 2017, section 4.2, "simple")."""
     _kim_translation(options)
 
 
 @register_model_architecture("structattn_rnn", "structattn_rnn_sigmoid")
 def sigmoid(options) -> None:
-    """Independent positions, not normalised (Kim et al. 2017, section 4.2, "sigmoid"), else ``structattn_rnn_crf``."""
+    """``structattn_rnn_crf`` with independent positions, not normalised (Kim et al. 2017, section 4.2, "sigmoid")."""
     set_defaults(options, attention_distribution="sigmoid")
     _kim_translation(options)
 
@@ -107,17 +106,17 @@ def crf(options) -> None:
 @register_model_architecture("structattn_rnn", "structattn_rnn_tree")
 def tree(options) -> None:
     """Syntactic attention as in tree transduction (Kim et al. 2017, section 4.1, "structured"): source words are
-    embeddings without order; beside each stands its expected head under a distribution over projective trees with any
-    number of words on the root, whose arc scores are kept between −1 and 1. The decoder is an LSTM with ordinary
-    attention (general score), zero start state. Sizes of 50 and no dropout; the paper does not say what it used."""
+    embeddings without order, each concatenated with its expected head. Heads follow a distribution over projective
+    trees with any number of words on the root and arc scores between −1 and 1. The decoder is an LSTM with classical
+    attention (general score) and zero start state. Sizes are 50, without dropout; the paper does not state them."""
     set_defaults(options, source_attention="projective-tree")
     _kim_transduction(options)
 
 
 @register_model_architecture("structattn_rnn", "structattn_rnn_flat")
 def flat(options) -> None:
-    """The control of ``structattn_rnn_tree`` (Kim et al. 2017, section 4.1, "simple"): each word chooses a head by a
-    softmax of its own."""
+    """The baseline of ``structattn_rnn_tree`` (Kim et al. 2017, section 4.1, "simple"): each word chooses its head by
+    a softmax, independently of the others."""
     set_defaults(options, source_attention="softmax")
     _kim_transduction(options)
 
@@ -132,9 +131,9 @@ def tree_nonprojective(options) -> None:
 
 @register_model_architecture("structattn_rnn", "structattn_rnn_treedec")
 def treedec(options) -> None:
-    """The decoder attends over projective trees of the source, parsed anew for each target word: the arc potentials of
-    Kim et al. 2017, section 3.2, plus the general score of decoder state and head; weights are expected numbers of
-    dependents, divided by their sum. Else ``structattn_rnn_crf``."""
+    """The decoder attends over projective trees of the source, with new arc scores for each target word: those of Kim
+    et al. 2017, section 3.2, plus the general score of decoder state and head. Weights are expected numbers of
+    dependents, divided by their sum. All else is as in ``structattn_rnn_crf``."""
     set_defaults(options, attention_distribution="projective-tree", attention_normalize="sum")
     _kim_translation(options)
 

@@ -26,7 +26,7 @@ def _option(default, text: str):
 
 @dataclass
 class RNNOptions(FairseqDataclass):
-    """Every choice is independent of the others, except where :meth:`check` says why not."""
+    """Options may be combined freely, except for the combinations that :meth:`check` rejects with a reason."""
 
     cell: str = _option("lstm", f"recurrent cell: {', '.join(CELLS)}")
     encoder_embed_dim: int = _option(512, "size of source embeddings")
@@ -118,7 +118,7 @@ class RNNOptions(FairseqDataclass):
     max_target_positions: int = _option(100000, "longest target sentence, in tokens")
 
     def dropout_of(self, place: str) -> float:
-        """Probability at `place`, one of the ``*_dropout*`` options, which falls back to ``dropout``."""
+        """Dropout probability of the option `place`, one of ``*_dropout*``; by default that of ``dropout``."""
         value = getattr(self, place)
         return self.dropout if value is None else value
 
@@ -129,7 +129,7 @@ class RNNOptions(FairseqDataclass):
         return state_dim * (1 if self.source_attention == NO_ATTENTION else 2)
 
     def check(self) -> None:
-        """Raises ValueError, naming the option, its value and what would do, where options cannot work."""
+        """Raises ValueError for options that cannot work, naming the option, its value and valid values."""
         self._check_choices()
         self._check_couplings()
         self._check_numbers()

@@ -1,4 +1,4 @@
-"""Word vectors that are given, not learned."""
+"""Fixed word vectors, which are not trained."""
 
 import zlib
 
@@ -8,19 +8,19 @@ import torch.nn.functional as F
 from fairseq_structattn.models.pretrained import load_pretrained
 from fairseq_structattn.modules.embeddings import WordEmbedding
 
-# Vectors that words without one share; which of them a word has depends on its letters alone.
+# Number of random vectors shared by words without a vector; the spelling of a word determines which one it gets.
 UNKNOWN_VECTORS = 100
 
 
 def fixed_embedding(path: str, dictionary, dim: int, is_read: bool) -> WordEmbedding:
-    """Word vectors as the published code of Kim et al. 2017 has them: of unit norm and not trained; words that the file
-    does not know share 100 random vectors.
+    """Word vectors as in the published code of Kim et al. 2017: they have unit norm and are not trained; words that are
+    not in the file share 100 random vectors.
 
     Args:
-        path: see :func:`~fairseq_structattn.models.pretrained.load_pretrained`, which also says what is raised
-        dictionary: of the model; its padding symbol has the vector 0
+        path: see :func:`~fairseq_structattn.models.pretrained.load_pretrained`, also for errors
+        dictionary: dictionary of the model, whose padding symbol has the vector 0
         dim: size of a vector
-        is_read: False for a model that gets its weights from a checkpoint: it does without the file
+        is_read: False for a model whose weights come from a checkpoint and that does not need the file
     """
     unknown = torch.randn(UNKNOWN_VECTORS, dim, generator=torch.Generator().manual_seed(0))
     embedding = WordEmbedding(len(dictionary), dim, dictionary.pad())
