@@ -90,7 +90,7 @@ class Moderate(NamedTuple):
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether the values of a tensor may be looked at: on the CPU, and not while a graph is traced."""
+    """Whether the values of a tensor may be read: on the CPU, and not while a graph is traced."""
     return tensor.device.type == "cpu" and has_values(tensor)
 
 

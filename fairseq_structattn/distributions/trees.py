@@ -24,7 +24,7 @@ class DependencyTree(ArcDistribution):
     Args:
         arc_scores: ``[*batch, n+1, n]``, see :class:`ArcDistribution`; arcs from a word to itself are ignored.
         lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
-        roots: ``"multi"`` (default): any number of words hang on the root; ``"single"``: exactly one does.
+        roots: ``"multi"`` (default): any number of words are attached to the root; ``"single"``: exactly one is.
         validate_args: see :class:`StructuredDistribution`.
 
     Raises:

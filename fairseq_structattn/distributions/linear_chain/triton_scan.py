@@ -12,7 +12,7 @@ and its exponent is +∞ if state 0 is impossible.
 
 The gradient is the product of the covariance of the parts with the upstream gradient g. It is computed from ḟ and ḃ,
 the derivatives, in direction g, of the logarithms of the messages from the left (with the score of i) and from the
-right (without it). With β_b = P(z_{i-1} = 1 | z_i = b), α_a = P(z_{i+1} = 1 | z_i = a), and G = g of edge marginals:
+right (without it). With β_b = P(z_{i-1} = 1 | z_i = b), α_a = P(z_{i+1} = 1 | z_i = a) and G the part of g for edges:
 
     ḟ_i = g_i + (β_1 − β_0) ḟ_{i-1} + β_1 G_11 + (1 − β_1) G_01 − β_0 G_10 − (1 − β_0) G_00,
     ḃ_i = (α_1 − α_0) (g_{i+1} + ḃ_{i+1}) + α_1 G_11 + (1 − α_1) G_10 − α_0 G_01 − (1 − α_0) G_00,

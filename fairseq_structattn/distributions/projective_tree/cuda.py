@@ -137,7 +137,7 @@ def _forward(
     SPLITS: tl.constexpr,
 ):
     item = tl.program_id(0).to(tl.int64)
-    # On a device nobody looks whether lengths are in range.
+    # The host does not check lengths on a device, so they are clamped here.
     n = tl.minimum(tl.maximum(tl.load(lengths + item), 0), most).to(tl.int32)
     size = chart_size(most)
     scores += item * (most + 1) * most
@@ -171,7 +171,7 @@ def _backward(
     directions, lengths, marginals, values, units, tangents, gradient, most, SPANS: tl.constexpr, SPLITS: tl.constexpr
 ):
     item = tl.program_id(0).to(tl.int64)
-    # On a device nobody looks whether lengths are in range.
+    # The host does not check lengths on a device, so they are clamped here.
     n = tl.minimum(tl.maximum(tl.load(lengths + item), 0), most).to(tl.int32)
     size = chart_size(most)
     directions += item * (most + 1) * most

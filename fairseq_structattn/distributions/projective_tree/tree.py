@@ -30,7 +30,7 @@ class ProjectiveTree(DependencyTree):
     Args:
         arc_scores: ``[*batch, n+1, n]``.
         lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
-        roots: ``"multi"`` (default): any number of words hang on the root; ``"single"``: exactly one does.
+        roots: ``"multi"`` (default): any number of words are attached to the root; ``"single"``: exactly one is.
 
     Raises:
         TypeError: scores that are not floating point, lengths that are not integers.
