@@ -3,8 +3,8 @@
     python scripts/what_to_expect.py                            into README.md and, one each, into pages of docs/
     python scripts/what_to_expect.py --quickstart quickstart    keeps the result of the quickstart there first
 
-Recipes whose experiment has not been run are left out. Times are of training alone, on the machine that stands beside
-them; means, where there are several runs.
+Recipes whose experiment has not been run are left out. Times are of training alone, on the machine in the same row;
+with several runs they are means.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def keep_quickstart(folder: str) -> None:
 
 
 def recipes(experiments: str, quickstart: str) -> Iterator[Recipe]:
-    """Those that there are results of."""
+    """The recipes that have results."""
     if os.path.exists(quickstart):
         made = read_json(quickstart, "bleu", "seconds", "machine")
         title = "quickstart: German number words, in characters, to English words"

@@ -4,12 +4,12 @@
     python scripts/benchmark/distributions.py
 
 Before a job is timed, each library's marginals and gradients are compared with this package's plain PyTorch in float64
-(``max_error``; – where they are not finite). The libraries then take turns, so that what else the machine does falls on
+(``max_error``; – where they are not finite). The libraries then take turns, so that other work of the machine affects
 all of them alike; ``ratio`` is the median, over turns, of a library's time divided by ours for forward and backward
-pass together. ``peak_mb`` is what both passes add to the memory of a fresh process, or of the GPU, at its highest. On a
-GPU times are the device's own: its queue is kept full, so that what Python needs to launch kernels is not in them.
-``copy`` is there the time in which scores and gradients are only copied. A library that is not installed is left out.
-``marginals``, where a job is about another quantity, is the time that this package's marginals take of the same scores.
+pass together. ``peak_mb`` is the peak memory that both passes add to a fresh process, or to the GPU. On a GPU times are
+measured on the device: its queue is kept full, so that they exclude the launch overhead of Python. ``copy`` is the time
+to copy scores and gradients on a GPU. A library that is not installed is left out. For jobs about another quantity,
+``marginals`` is the time of this package's marginals from the same scores.
 """
 
 import argparse
@@ -40,7 +40,7 @@ CHECKED = 4
 
 
 class System(NamedTuple):
-    """A library at one job: what it is given, what it computes of it, and how to read both in this package's layout."""
+    """A library at one job: its inputs, its computation, and the conversion of both to this package's layout."""
 
     inputs: List[Tensor]
     upstream: Tensor
@@ -82,7 +82,7 @@ class Job(NamedTuple):
 class Clock:
     """Times since it was made, on the CPU or on a GPU."""
 
-    # Processor cycles, a few milliseconds: Python launches what is timed meanwhile.
+    # Cycles of the GPU, a few milliseconds, in which Python launches the kernels that are timed.
     HEAD_START = 10_000_000
 
     def __init__(self, device: torch.device):
@@ -416,7 +416,7 @@ def main(arguments=None) -> None:
     arguments = parser.parse_args(arguments)
     device = torch.device(arguments.device)
     jobs = arguments.jobs or device.type
-    # Either library warns of what newer releases of PyTorch deprecate.
+    # Both libraries warn of functions that newer releases of PyTorch deprecate.
     warnings.filterwarnings("ignore")
     if arguments.peak:
         print(round(measure_peak(JOBS[jobs][int(arguments.peak[0])], arguments.peak[1], device), 1))

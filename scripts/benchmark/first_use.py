@@ -3,8 +3,8 @@
     python scripts/benchmark/first_use.py
     python scripts/benchmark/first_use.py --kernels 5    also the five slowest functions of each row
 
-A row is what a process does first: train with a chain, then what it has not done before. Time that other processes take
-on a busy machine is not counted. The user's cache stays as it is.
+Each row is an action of one process, the first of which trains with a chain; a row counts only kernels that no row
+before it has compiled. Time of other processes on a busy machine is not counted. The user's cache is not changed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One file of results of what ``scripts/gpu_check.sh`` measured on a GPU, and whether it is as fast as it should be.
+"""Joins the measurements of ``scripts/gpu_check.sh`` on a GPU into one file, and compares them with their targets.
 
     python scripts/benchmark/gpu_report.py WORK_DIR --output scripts/benchmark/results/CARD.json
 

@@ -1,4 +1,4 @@
-"""Whether training holds in half precision: losses, scale of the loss and peak memory of some hundred updates.
+"""Whether training is stable in half precision: losses, loss scale and peak memory of some hundred updates.
 
     python scripts/benchmark/half_precision.py BIN_DIR --systems lstm,crf --precisions fp16,bf16 --device cuda
 

@@ -4,8 +4,8 @@
     python scripts/benchmark/training_speed.py BIN_DIR --systems flat,tree --source-length 40 --batch-size 32
     python scripts/benchmark/training_speed.py BIN_DIR --device cuda --precision fp16
 
-The systems take turns, update by update, on the same batches of real sentences, so that what else the machine does
-falls on all of them alike. An update is one of fairseq's trainer: forward pass, loss, backward pass, clipping and Adam.
+The systems take turns, update by update, on the same batches of real sentences, so that other work of the machine
+affects all of them alike. An update is one of fairseq's trainer: forward pass, loss, backward pass, clipping and Adam.
 BIN_DIR is a folder made by fairseq-preprocess, such as ``enja/char/bin`` of ``scripts/experiments/enja``.
 """
 
@@ -143,7 +143,7 @@ def measure(
         trained[system].seconds.clear()
     for turn in range(rounds):
         for number, batch in enumerate(batches):
-            # Who goes first changes, lest one system always follows the same other.
+            # The order of the systems changes, so that no system always follows the same other.
             for offset in range(len(systems)):
                 trained[systems[(number + turn + offset) % len(systems)]].update(batch)
         print(f"round {turn + 1} of {rounds}", file=sys.stderr)

@@ -9,8 +9,8 @@ The corpus (https://research.facebook.com/downloads/babi) has qa2_NAME_train.txt
     3 Mary went back to the garden.
     4 Where is the football?<tab>garden<tab>1 3
 
-with numbers that start again at 1 where a story does, and behind a question its answer and the numbers of the facts
-that lead to it. Written are train.jsonl, valid.jsonl and test.jsonl, a line for each question with all facts before it,
+whose numbers restart at 1 with each story. A question is followed by its answer and the numbers of its supporting
+facts. The script writes train.jsonl, valid.jsonl and test.jsonl, a line for each question with all facts before it,
 
     {"story": ["mary got the football there", …], "question": "where is the football", "answer": "garden",
      "supporting": [1, 3]}

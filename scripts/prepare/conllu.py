@@ -7,9 +7,9 @@ Writes SPLIT.words, a sentence a line, and SPLIT.heads.words, numbers of the hea
 folder of --dest, and the same, binarised for --task structattn_parsing, into bin/. Its dictionary has the words of all
 splits, with their counts in the training data.
 
-What the two files have no place for is left out, and said: ranges of multiword tokens (their words stay), empty nodes,
-and everything but words and heads. With --crossing drop sentences with crossing arcs are left out of train and valid,
-which projective trees cannot learn from; the test set keeps all. White space within a word becomes _.
+Ranges of multiword tokens (their words stay), empty nodes, and everything but words and heads are left out; the script
+prints how many. With --crossing drop sentences with crossing arcs, which have no projective tree, are left out of train
+and valid; the test set keeps them. White space within a word becomes _.
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Tree(NamedTuple):
 
 
 def read_trees(path: str, left_out: Counter) -> Iterator[Tree]:
-    """The trees of a file; what is left out is added to the counts.
+    """The trees of a file; numbers of items that are left out are added to the counts.
 
     Raises:
         InputError: a line that is not as the format has it, by number

@@ -3,9 +3,9 @@
     python scripts/prepare/conllu_heads.py --trees train.premise.conllu --words snli/train.premise \
         --output snli/bin/train.heads.premise
 
-The trees are those that a parser found for the sentences of --words, in the same order, with words cut as they are
-there; letters may be large or small. Ranges of multiword tokens and empty nodes are left out, and said. A sentence
-without words has no tree. Writes a line for each sentence, the number of the head of each word, 0 for the root.
+The trees are those that a parser found for the sentences of --words, in the same order and tokenisation; upper and
+lower case may differ. Ranges of multiword tokens and empty nodes are left out, and their numbers printed. A sentence
+without words has no tree. Writes a line for each sentence, with the number of the head of each word, 0 for the root.
 """
 
 import argparse

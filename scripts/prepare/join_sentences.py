@@ -1,10 +1,10 @@
-"""Makes long sentence pairs of short ones: consecutive pairs of a parallel corpus are joined, on both sides alike.
+"""Makes long sentence pairs from short ones: joins consecutive pairs of a parallel corpus, on both sides alike.
 
     python scripts/prepare/join_sentences.py --input tok/test --languages en de --sizes 2 4 --output data/test.joined
 
-writes the corpus in groups of two, then once more in groups of four. A joined pair says what its parts say and is
-translated by their translations, so that scores by length compare how much a system can hold and nothing else: each
-size has the same words. Pairs at the end that do not fill a group are left out. Size 1 is the corpus as it is.
+writes the corpus in groups of two, then once more in groups of four. The translation of a joined sentence is the joined
+translations of its parts, and all sizes have the same words, so scores by length compare only the effect of length.
+Pairs at the end that do not fill a group are left out. Size 1 is the corpus as it is.
 """
 
 import argparse

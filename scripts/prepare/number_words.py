@@ -2,12 +2,12 @@
 
     s i e b e n u n d v i e r z i g   ->   forty seven
 
-German joins a number to one long word and says the units before the tens, so a model has to find the parts of the word
-and put them in another order. The numbers of all splits are distinct, and the same options give the same files.
+A German number is one long word and has the units before the tens, so a model has to find the parts of the word and
+put them in another order. The numbers of all splits are distinct, and the same options give the same files.
 
-Drawing uniformly below a million makes nine numbers in ten have six digits and would leave the short ones, which show
-each part of a number alone, all but unseen. A tenth of the training set is therefore the smallest numbers that are in
-neither the validation nor the test set. Everything else, with all of validation and test, is drawn uniformly.
+Nine in ten numbers below a million have six digits, so a uniform draw has hardly any short numbers, which show each
+part of a number alone. A tenth of the training set is therefore the smallest numbers that are in neither the validation
+nor the test set. All other numbers, and all of validation and test, are drawn uniformly.
 """
 
 import argparse

@@ -2,14 +2,14 @@
 
 Each split is a pair of files PREFIX.<lang>, one sentence a line, line n of one being the translation of line n of the
 other. Writes train, valid and test .<lang> (and test1, … for further test sets) and the binarised bin/ into the folder
-of --dest. What would silently spoil a training is refused with file and line: files of unequal length, text that is not
-UTF-8, empty lines, and tokens that fairseq would take for its own marks of padding and of the end of a sentence. Files
-may be packed by gzip, and may then be called PREFIX.<lang>.gz.
+of --dest. Data that would silently spoil a training are refused with file and line: files of unequal length, text that
+is not UTF-8, empty lines, and tokens that fairseq would take for its own symbols of padding and of the end of a
+sentence. Files may be packed by gzip, and may then be called PREFIX.<lang>.gz.
 
 Subwords of sentencepiece (extra `subwords`): --source-sentencepiece 8000 learns a model of so many pieces from the
 training sentences, --target-sentencepiece too, --joint-sentencepiece one for both languages; instead of a number they
-take a model that there is. What was learned lies in DIR as sentencepiece.<lang>.model or sentencepiece.model, and is
-not learned again from the same text. The dictionaries of fairseq hold the pieces of the model.
+take an existing model. Learned models are kept in DIR as sentencepiece.<lang>.model or sentencepiece.model, and are not
+learned again from the same text. The dictionaries of fairseq hold the pieces of the model.
 """
 
 import argparse
@@ -121,7 +121,7 @@ def build_subwords(
 
 
 def split_into_pieces(subwords: Subwords, path: str, sentences: List[str]) -> List[str]:
-    """The pieces of each sentence, refused where nothing is left of one."""
+    """The pieces of each sentence; refuses a sentence without any piece."""
     found = [subwords.split(sentence) for sentence in sentences]
     for number, pieces in enumerate(found, start=1):
         if not pieces:

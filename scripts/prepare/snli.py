@@ -6,8 +6,8 @@
         --valid s1.dev,s2.dev,labels.dev --valid-rows 8842:9842 --test s1.test,s2.test,labels.test --dest snli
 
 A split is SNLI's .jsonl, its tab-separated .txt with a header, or three files with a line for each pair, with commas
-between their names: premises, hypotheses (words with spaces between) and labels. Of the first two the tokens are those
-of the binary parses. Pairs without a label on which its annotators agree, `-`, are left out and counted.
+between their names: premises, hypotheses (words with spaces between) and labels. The tokens of the first two formats
+are those of the binary parses. Pairs without a gold label, `-`, are left out and counted.
 
 Writes SPLIT.premise, SPLIT.hypothesis and SPLIT.label into the folder of --dest, and the same, binarised, into bin/.
 """

@@ -18,13 +18,13 @@ NEVER = float("-inf")
 class OneSpan(LinearChain):
     """p(i..j) ∝ exp(scores_i + … + scores_j + stay · (j − i)) over the n(n+1)/2 spans of one or more positions.
 
-    It is a chain whose positions lie before, inside or after the span and that never goes back, so that log Z,
-    marginals and their gradients, the best span, samples, entropy and log_prob are those of the chain. ``marginals``,
-    ``argmax`` and samples are ``[*batch, n, 3]``; of them ``[..., INSIDE]`` is the span.
+    The distribution is a chain with the states before, inside and after the span, in this order, so log Z, marginals
+    and their gradients, the best span, samples, entropy and log_prob are those of the chain. ``marginals``, ``argmax``
+    and samples are ``[*batch, n, 3]``; their ``[..., INSIDE]`` is the span.
 
     Args:
         scores: ``[*batch, n]``
-        stay: ``[1]``, what each further position of the span scores
+        stay: ``[1]``, the score of each further position of the span
         lengths: integers broadcastable against ``[*batch]``; ``None`` (default): no padding
 
     Raises:

@@ -13,7 +13,7 @@ import fairseq_structattn  # noqa: F401  (repairs what the installed fairseq get
 from fairseq_structattn.distributions import distribution_names, get_distribution
 from fairseq_structattn.modules.attention import AttentionSource, StructuredAttention
 
-# Distributions over trees want scores of arcs too.
+# Distributions over trees need scores of arcs, too.
 CHOICES = [name for name in distribution_names() if not get_distribution(name).needs_arcs]
 
 

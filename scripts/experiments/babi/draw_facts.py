@@ -3,9 +3,9 @@
     python scripts/experiments/babi/draw_facts.py --data babi/data/qa2 --question 3 --output facts.png \
         --model "memn2n" babi/runs/qa2.memn2n.published-1/checkpoint_best.pt --model "chain" …
 
-Facts are told from top to bottom; the darker a cell, the more probable is the fact at that step. Framed is the most
-likely sequence, bold are the facts that lead to the answer. Without --question it is the first question whose answer
-and facts the last model has right, and of whose facts each other model misses some.
+Facts are told from top to bottom; the darker a cell, the more probable is the fact at that step. The most likely
+sequence is framed, the facts that lead to the answer are bold. Without --question the script chooses the first question
+for which the last model has the right answer and facts, and each other model misses some of the facts.
 """
 
 import argparse

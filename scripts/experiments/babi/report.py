@@ -1,10 +1,10 @@
-"""Makes the tables of the README of the starts that ``trainings.py`` has measured.
+"""Makes the tables of the README from the starts that ``trainings.py`` has measured.
 
     python scripts/experiments/babi/report.py
 
-Of the starts of a model on a task, that with most right answers on the held-out questions is reported, among equals
-that with the least loss there. Facts are the mean over the better half of the starts, in the same order: the paper has
-the mean over the ten best of twenty.
+For each model and task, the answers are those of the start with the most correct answers on the held-out questions,
+and among equals of the start with the least loss there. Facts are the mean over the better half of the starts in this
+order; the paper has the mean over the ten best of twenty.
 """
 
 import argparse
@@ -53,7 +53,7 @@ WITHOUT_FACTS = (7, 8)
 
 
 def latest(rows: List[Dict]) -> List[Dict]:
-    """Of each task, system, setting and seed the last row: options that have changed are another fingerprint."""
+    """The last row of each task, system, setting and seed; changed options have another fingerprint."""
     return list({(row["task"], row["system"], row["setting"], row["seed"]): row for row in rows}.values())
 
 

@@ -3,8 +3,8 @@
     python scripts/experiments/babi/trainings.py --data babi/data --work babi --results R --seeds 1,2 chain.published
 
 A row of the results, one line of JSON, is one start: its model on one task, at the epoch with most right answers on the
-validation set, measured there and on the test set. Rows that are there, with the same options and data, are not made
-again, so that results of several calls and machines add up.
+validation set, measured there and on the test set. A row with the same options and data is not made again, so the
+results of several calls and machines can be collected in one file.
 """
 
 import argparse

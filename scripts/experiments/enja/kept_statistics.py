@@ -1,7 +1,7 @@
-"""What BLEU needs to know of each translation, as a line of text, so that systems can be compared without translations.
+"""The statistics of BLEU of each translation, as text, so that systems can be compared without their translations.
 
-A number from 0 to 63 is one letter. Of a translation there are five: its words, and its n-grams of 1 to 4 words that
-the reference has too. All else that BLEU is made of follows from them and the length of the reference.
+A number from 0 to 63 is one letter. A translation has five numbers: its number of words, and the numbers of its n-grams
+of 1 to 4 words that the reference has, too. All other statistics follow from these and the length of the reference.
 """
 
 import string

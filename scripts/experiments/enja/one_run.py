@@ -2,8 +2,8 @@
 
     python scripts/experiments/enja/one_run.py NAME SEED --work WORK_DIR
 
-A run whose file is there, made with the same options from the same data, is not made again; a training that was stopped
-continues. The file, results/NAME-SEED.json, is text of some 25 kB.
+A run is not repeated if its file exists and was made with the same options from the same data; a training that was
+stopped continues. The file, results/NAME-SEED.json, has some 25 kB of text.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Measures what fairseq offers around a trained model: averaged checkpoints, ensembles, half precision, distillation.
+"""Measures fairseq's uses of trained models: averaged checkpoints, ensembles, half precision, distillation.
 
     python scripts/experiments/enja/recipes.py --work WORK_DIR [RECIPE ...]
 
-Models are those that run.sh has left in WORK_DIR, of CHAR in the paper's model; fairseq's own ``lstm`` and the student
-are trained here. Each recipe leaves a line in recipes.jsonl, for report.py; one that is there is not made again.
+The models are those of run.sh in WORK_DIR, for CHAR with the paper's model; this script trains fairseq's own ``lstm``
+and the student. Each recipe leaves a line in recipes.jsonl, for report.py; a recipe with a line is not repeated.
 """
 
 import argparse

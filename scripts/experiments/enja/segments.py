@@ -1,8 +1,8 @@
-"""Whether attention to characters ends where words end: boundaries of what it selects beside those of the corpus.
+"""Compares the ends of the segments that attention to characters selects with the word boundaries of the corpus.
 
-A boundary is a place between two characters of a sentence, 1 to n − 1. Those that a system has at one target word are
-counted as they are ("steps"), and those that it has at any of the target words of a sentence once ("sentence"). A
-random segmentation has as many boundaries in places drawn at random; how many are right on average is known exactly.
+A boundary is a place between two characters of a sentence, 1 to n − 1. Boundaries of a system are counted for each
+target word ("steps"), and, without repetitions, for all target words of a sentence together ("sentence"). A random
+segmentation has as many boundaries at random places; its expected number of correct boundaries is computed exactly.
 """
 
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple

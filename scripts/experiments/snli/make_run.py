@@ -2,8 +2,8 @@
 
     python scripts/experiments/snli/make_run.py NAME SEED --work WORK_DIR
 
-A run whose file is there, made with the same options from the same data, is not made again; a training that was stopped
-continues. The file is results/NAME-SEED.json.
+A run is not repeated if its file exists and was made with the same options from the same data; a training that was
+stopped continues. The file is results/NAME-SEED.json.
 """
 
 import argparse

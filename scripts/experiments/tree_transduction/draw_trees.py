@@ -1,5 +1,5 @@
-"""Draws what trained models see in one formula: above its tokens the arcs of its tree, as opaque as they are probable,
-those of the best tree in orange.
+"""Draws the trees that trained models find over one formula: arcs above its tokens, more opaque if more probable; the
+best tree is orange.
 
     python scripts/experiments/tree_transduction/draw_trees.py BIN_DIR --model NAME CHECKPOINT --output FILE
 

@@ -2,13 +2,13 @@
 
     python scripts/experiments/tree_transduction/induced_trees.py CHECKPOINT BIN_DIR --output induced_trees.json
 
-``brackets``: the share of a formula's brackets that the best tree recovers. A bracket is recovered if the tokens from (
-to ) are a word of the tree with all that hangs on it, near or far. The outermost bracket, which is the whole sentence,
-is not counted. The best tree is that of the projective trees with the model's arc scores; for a model without parser,
-and beside every model, a tree drawn uniformly from all projective trees tells what chance does (``uniform``).
+``brackets``: the percentage of a formula's brackets that the best tree recovers. A bracket is recovered if the tokens
+from ( to ) are a subtree: a word of the tree with all its descendants. The outermost bracket, which is the whole
+sentence, is not counted. The best tree is the best projective tree under the model's arc scores. The baseline, also for
+a model without parser, is a tree drawn uniformly from all projective trees (``uniform``).
 
-``previous``: the probability that the head of a word is what stands before it, the root for the first word, in percent
-and on average over words.
+``previous``: the mean probability over words, in percent, that the head of a word is the word before it, or the root
+for the first word.
 """
 
 import argparse
