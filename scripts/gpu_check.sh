@@ -6,8 +6,8 @@
 #   bash scripts/gpu_check.sh --dry-run [WORK_DIR]    the same steps without a GPU, on tiny problems, the kernels in Triton's
 #                                                     interpreter; results in WORK_DIR
 #
-# The package and its extras test, quickstart and benchmark must be installed for ${PYTHON:-python3}; what is not (SuPar for
-# instance) is left out of the comparison. Data are generated: German number words, and formulas for the trees.
+# The package and its extras test, quickstart and benchmark must be installed for ${PYTHON:-python3}; a library that is not
+# installed (SuPar, for instance) is left out of the comparison. Data are generated: German number words, and formulas for the trees.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/usage.sh"
 structattn_usage "$0" --dry-run 1 "$@"

@@ -5,8 +5,8 @@
 #   bash scripts/quickstart.sh [FOLDER]      everything is kept in FOLDER, by default quickstart/
 #
 # It installs, makes the corpus, binarises, trains structattn_rnn_crf, translates the test set, scores it and draws the
-# attention of three test sentences. A GPU is used where there is one. Interrupted, it continues where it was; run again,
-# it does only what is not done or what was done with other options.
+# attention of three test sentences. A GPU is used where there is one. An interrupted run continues; a
+# later run repeats only unfinished steps and steps whose options have changed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/install.sh"
 structattn_usage "$0" "" 1 "$@"
@@ -17,8 +17,8 @@ updates=900 # an epoch and a half of the corpus below
 made_with=""
 step_number=0
 
-# fairseq's lines of all options would fill the screen, and of each translation source and hypothesis are enough. A bar
-# stands for those of the training.
+# The lines in which fairseq lists all options are hidden, and translations are shown as source and hypothesis only. A
+# progress bar replaces the lines of the training.
 show() {
     { grep --line-buffered -v -e "| {'_name'" -e 'Namespace(' -e '^[TDP]-' || true; } |
         "$STRUCTATTN_PYTHON" -m fairseq_structattn.analysis.progress "$updates"
@@ -112,8 +112,8 @@ step train checkpoints \
     --save-interval-updates 200 --keep-interval-updates 1 --no-epoch-checkpoints \
     --log-format simple --log-interval 10
 
-# Greedily, here and for the picture: fairseq ends a sentence when as many hypotheses as the beam is wide have ended, and
-# with a model as sure as this one the bad ones do so before the good one.
+# Greedy search, here and for the picture: fairseq stops when as many hypotheses as the beam is wide have ended, and with
+# a model as confident as this one the bad hypotheses end before the good one.
 step translate translation.txt \
     translate "$python" -m fairseq_cli.generate bin --user-dir "$user_dir" \
     --path checkpoints/checkpoint_best.pt --gen-subset test --beam 1 --max-tokens 8000 --num-workers 0 \

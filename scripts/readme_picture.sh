@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains the model of the README's picture and draws it: a chain that is shown, in training, which letters of a German number
-# word mean which English word (--guided-alignment), and selects whole words of several letters.
+# Trains the model of the README's picture and draws it: a chain that is trained with alignments between the letters of a
+# German number word and English words (--guided-alignment), and selects whole words of several letters.
 #
 #   bash scripts/readme_picture.sh [FOLDER]      everything is kept in FOLDER, by default readme_picture/
 #

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# small_parallel_enja, 50,000 short Japanese-English sentence pairs of the Tanaka corpus: raw files -> what fairseq-train reads.
+# small_parallel_enja, 50,000 short Japanese-English sentence pairs of the Tanaka corpus: from raw files to data for fairseq-train.
 #
 #   bash scripts/prepare/small_parallel_enja.sh [--words|--characters] [--dest DIR]
 #        [--source-threshold N] [--target-threshold N] [SOURCE_DIR]

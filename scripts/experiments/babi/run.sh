@@ -7,7 +7,7 @@
 # FOLDER is the folder `en` of bAbI tasks v1.2. It is needed once. WORK_DIR (default: babi) takes data, checkpoints and logs.
 # Systems are memn2n, chain and unary_chain, settings those of trainings.py; without names all systems are trained in the
 # published setting, and memn2n and chain in the tuned one. Each finished start is a line of results.jsonl beside this
-# script; one that is there is not made again, so that the experiment can be spread over days and machines. SEEDS (default:
+# script and is not repeated, so the experiment can be spread over days and machines. SEEDS (default:
 # 1 2 3 4 5), JOBS (trainings at a time, default 1) and PYTHON may be set; each training uses one core.
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"

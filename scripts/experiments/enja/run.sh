@@ -5,7 +5,7 @@
 #
 # FOLDER (or the variable DATA) has train, dev and test .ja and .en of small_parallel_enja. It is needed once.
 # WORK_DIR (default: enja) takes data, checkpoints and logs. Each finished run leaves one small file in results/ beside this
-# script; one that is there is not made again, so that the experiment can be spread over days and machines.
+# script and is not repeated, so the experiment can be spread over days and machines.
 # NAME is a run, SIDE.MODEL.SYSTEM, or SIDE.MODEL, trials.paper, trials.modern, finals, explored, report. Without names: all trials,
 # then all runs, in the order of their weight; explored, what else was tried on validation data, is apart. SEEDS (default: 1 2 3),
 # JOBS (trainings at a time, default 1) and PYTHON may be set; each training uses one core. --dry-run goes the whole way with tiny

@@ -6,7 +6,7 @@
 #          [WORK_DIR] [NAME ...]
 #
 # WORK_DIR (default: snli) takes data, checkpoints and logs. Each finished run leaves one small file in results/ beside this
-# script; one that is there is not made again, so that the experiment can be spread over days and machines.
+# script and is not repeated, so the experiment can be spread over days and machines.
 # NAME is a run (parser.biaffine.projective.single.cased, pairs.tree …), all of a kind (parser, pairs, translation,
 # published), or report. Without names: parser, pairs and translation. SEEDS (default: 1 2 3), JOBS (trainings at a time, default
 # 1) and PYTHON may be set; each training uses one core. --dry-run goes the whole way with tiny models, results in WORK_DIR.
