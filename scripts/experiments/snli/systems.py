@@ -35,7 +35,7 @@ SYSTEMS: Dict[str, List[str]] = {
     "given": ["--arch", "structattn_decomposable_given", "--load-heads"],
     "pretrained": ["--arch", "structattn_decomposable_tree", "--load-heads"],
 }
-SUPERVISED = {"pretrained": "--tree-supervision 1 --tree-supervision-epochs 1".split()}
+SUPERVISED = {"pretrained": "--tree-supervision 0.05 --tree-supervision-epochs 1".split()}
 TITLES = {
     "none": "no attention",
     "flat": "softmax (simple)",
