@@ -1,5 +1,6 @@
 """Questions about generated stories, from raw files to what is selected: fairseq-train, -validate, and the README."""
 
+import itertools
 import random
 import re
 import subprocess
@@ -100,8 +101,9 @@ def test_resumed_training_ends_bit_for_bit_like_an_uninterrupted_one(run_fairseq
 
 def test_readme(trained):
     text = (ROOT / "scripts" / "experiments" / "babi" / "README.md").read_text(encoding="utf-8")
-    program = text.split("From Python:\n\n")[1].split("\n\nWhat a model")[0]
-    program = "\n".join(line[4:] for line in program.split("\n") if line.startswith("    ") or not line)
+    lines = text.split("From Python:\n\n")[1].split("\n")
+    indented = itertools.takewhile(lambda line: line.startswith("    ") or not line, lines)
+    program = "\n".join(line[4:] for line in indented)
     program = program.replace("babi/chain/checkpoint_best.pt", str(trained))
     done = subprocess.run([sys.executable, "-c", program], cwd=str(ROOT), stdout=subprocess.PIPE, text=True, check=True)
     printed = done.stdout.splitlines()
