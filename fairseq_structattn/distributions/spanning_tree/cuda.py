@@ -33,9 +33,7 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     return _elimination(scores, lengths, single_root)
 
 
-def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-    """Heads ``[batch, n]`` of a best tree; ``NO_HEAD`` in padding and if no tree is possible."""
-    return reference.argmax(scores, lengths, single_root)
+argmax = reference.argmax  # one algorithm, on the CPU wherever the scores are
 
 
 def sample(
