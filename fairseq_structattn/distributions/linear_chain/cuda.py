@@ -1,25 +1,14 @@
-"""Binary linear chain on the GPU, in Triton, with a backward pass in closed form. O(n) time and memory.
-
-The faster of two kernels runs. If there are many chains, each has one thread, which walks from position to position
-(:mod:`.triton_lanes`): threads exchange nothing, and the GPU is fully used. If there are few chains, as when a decoder
-attends from one target word after the other, such a kernel would take the latency of n steps on a mostly idle GPU. A
-parallel scan over the positions runs instead (:mod:`.triton_scan`): several times the arithmetic, at depth log n.
-"""
+"""Binary linear chains on the GPU: a parallel scan over the positions (:mod:`.triton_scan`), at depth log n."""
 
 from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
 
-from . import reference, triton_lanes, triton_scan
+from . import reference, triton_scan
 from .potentials import Potentials, both_states, mask_states, tables_of_chains
 
 argmax, sample = reference.argmax, reference.sample
-
-# Scans compute up to this many chains of more than this many positions. Two estimates for an H100 give the limit: a
-# lane takes 0.2 µs for a position, some 300 instructions in sequence; the scans take some 1500 instructions for it, of
-# which the GPU runs 3e13 a second. In a short chain, a lane is done before a scan has begun.
-FEW_CHAINS, SHORT = 2048, 16
 
 
 def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
@@ -53,8 +42,7 @@ def binary_expectations(
     """log Z ``[*batch]``, P(z_i = 1) ``[*batch, n]`` and, if asked for, edge marginals ``[*batch, n-1, 2, 2]``.
 
     Differentiable any number of times. Computed in the dtype of ``unary``, with an error relative to the largest finite
-    score; bitwise deterministic. Chains with scores of their ends, and all chains if edge marginals are asked for, are
-    always scanned.
+    score; bitwise deterministic. O(n) time and memory.
 
     Args:
         unary: ``[*batch, n]``, n > 0, float32 or float64, score of state 1; −inf is allowed, anything in padding.
@@ -67,14 +55,9 @@ def binary_expectations(
     """
     batch_shape, n = unary.shape[:-1], unary.shape[-1]
     tables, ends = tables_of_chains(pairwise, batch_shape), _ends(start, end, batch_shape)
-    unary_of_chains, lengths = unary.reshape(-1, n), lengths.reshape(-1)
-    edges = None
-    if with_edges or ends is not None or (batch_shape.numel() <= FEW_CHAINS and n > SHORT):
-        log_partition, marginals, edges = triton_scan.scan_expectations(
-            unary_of_chains, tables, ends, lengths, with_edges
-        )
-    else:
-        log_partition, marginals = triton_lanes.lane_expectations(unary_of_chains, tables, lengths)
+    log_partition, marginals, edges = triton_scan.scan_expectations(
+        unary.reshape(-1, n), tables, ends, lengths.reshape(-1), with_edges
+    )
     edges = edges if edges is None else edges.reshape(batch_shape + (n - 1, 2, 2))
     return log_partition.reshape(batch_shape), marginals.reshape(unary.shape), edges
 
@@ -91,4 +74,4 @@ def _ends(start: Optional[Tensor], end: Optional[Tensor], batch_shape: torch.Siz
     return torch.cat([scores.expand(batch_shape + (2,)) for scores in both], -1).reshape(-1, 4)
 
 
-CONFIGURATIONS = triton_lanes.CONFIGURATIONS + triton_scan.CONFIGURATIONS
+CONFIGURATIONS = triton_scan.CONFIGURATIONS
