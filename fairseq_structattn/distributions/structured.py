@@ -37,9 +37,7 @@ class cached:
     def __get__(self, instance, owner=None):
         if instance is None:
             return self
-        # torch.compile cannot trace the query for inference mode, which does not occur inside its graphs.
-        inference = not is_compiling() and torch.is_inference_mode_enabled()
-        key = (self._name, torch.is_grad_enabled(), inference)
+        key = _cache_key(self._name)
         if key not in instance._cache:
             if self._name.startswith("_"):
                 # A public property needs it, and has made the checks below.
@@ -49,6 +47,12 @@ class cached:
                 with instance._full_precision():
                     instance._cache[key] = self._compute(instance)
         return instance._cache[key]
+
+
+def _cache_key(name: str) -> Tuple[str, bool, bool]:
+    # torch.compile cannot trace the query for inference mode, which does not occur inside its graphs.
+    inference = not is_compiling() and torch.is_inference_mode_enabled()
+    return name, torch.is_grad_enabled(), inference
 
 
 class StructuredDistribution(TorchInterface, ABC):
@@ -381,6 +385,10 @@ class StructuredDistribution(TorchInterface, ABC):
         """log Z of :attr:`_usable_potentials` in ``compute_dtype``."""
         return self._inferred[0]
 
+    def _has_computed(self, name: str) -> bool:
+        """Whether the ``cached`` quantity ``name`` would be read, not computed."""
+        return _cache_key(name) in self._cache
+
     @cached
     def _is_ordinary(self) -> bool:
         """Whether all potentials are known to be of moderate size, or need not be."""
@@ -487,6 +495,9 @@ class StructuredDistribution(TorchInterface, ABC):
         score = torch.zeros((), dtype=self.compute_dtype, device=self.device)
         for potential, part in zip(potentials, parts):
             events = tuple(range(len(self.batch_shape) - potential.dim(), 0))
+            if finite_masks.readable(potential) and finite_masks.all_ordinary((potential,)):
+                score = score + (potential * part).sum(events)
+                continue
             forbidden = potential == NEGATIVE_INFINITY
             finite = (potential.masked_fill(forbidden, 0) * part).sum(events)
             broken = (forbidden & (part != 0)).flatten(events[0]).any(-1)
@@ -543,8 +554,9 @@ class StructuredDistribution(TorchInterface, ABC):
         self._check_unchanged()
         other._check_unchanged()
         with self._full_precision():
+            expected = self._expected_parts()
             mine, theirs = self._log_normaliser(), other._log_normaliser()
-            value = _not_negative(quantity(self._expected_parts()))
+            value = _not_negative(quantity(expected))
             # If no structure is possible on one side, value is ∞ − ∞. An item impossible under self has divergence 0.
             beyond = (theirs == NEGATIVE_INFINITY) | self._exceeds_structures_of(other)
             value = value.masked_fill(beyond, float("inf")).masked_fill(mine == NEGATIVE_INFINITY, 0)

@@ -229,15 +229,18 @@ class LinearChain(StructuredDistribution):
         return self._narrow_dtype if self._binary else self.compute_dtype
 
     def _log_normaliser(self) -> Tensor:
-        return (self._inferred if prefers_float32(self.device) else self._quick)[0]
+        if prefers_float32(self.device):
+            return self._inferred[0]
+        # All others compute log Z in float64, with or without edges: what is there already serves.
+        return (self._with_edges if self._has_computed("_with_edges") else self._quick)[0]
 
     def _cross_entropy(self, parts: Tuple[Tensor, ...]) -> Tensor:
         if not self._is_plain:
             return super()._cross_entropy(parts if len(parts) > 2 else self._all_parts(*parts))
         selected, edges = parts[0] if len(parts) == 2 else parts[0][..., 1], parts[1].sum(-3)
         unary = self._without_padding(self.unary.to(self.compute_dtype))
-        table = self._masked_pairwise.expand(self.batch_shape + (2, 2))
-        return self._log_normaliser() - self._score((unary, table), (selected, edges))
+        score = self._score((unary,), (selected,)) + (self._masked_pairwise * edges).sum((-2, -1))
+        return self._log_normaliser() - score
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         """Scores of states ``[*batch, n, K]``, of edges ``[*batch, n-1, K, K]``, of the first and of the last state."""
