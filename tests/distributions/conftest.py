@@ -17,6 +17,16 @@ def pytest_runtest_setup(item):
         pytest.skip("needs a CUDA device")
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=("multi", "single"))
+def roots(request):
+    return request.param
+
+
 @pytest.fixture
 def backend(request, monkeypatch):
     """The backend in force, for tests marked by :mod:`contract`."""

@@ -22,11 +22,6 @@ def backend(request):
         yield request.param
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def random_potentials(chains, n, per_edge=False, scale=1.0, dtype=torch.double, states=STATES):
     """unary, pairwise, start, end"""
     leading = (chains, max(n - 1, 0)) if per_edge else ()

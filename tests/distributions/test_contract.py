@@ -35,11 +35,6 @@ QUANTITIES = ("log_partition", "marginals", "argmax", "entropy")
 MASKS = (1e4, 1e9, 1e18, torch.finfo(torch.float32).max)
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def test_every_registered_distribution_is_a_case():
     tested = {type(case.build(case.draw(1), None)) for case in CASES}
     ours = (get_distribution(name) for name in distribution_names())

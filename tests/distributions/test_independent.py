@@ -21,11 +21,6 @@ CLASSES = (Categorical, Bernoulli)
 QUANTITIES = ("log_partition", "marginals", "argmax", "entropy")
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def close(actual, expected, tolerance=1e-10):
     torch.testing.assert_close(actual, expected.to(actual), rtol=tolerance, atol=tolerance)
 

@@ -19,11 +19,6 @@ ITEMS = 3
 LENGTHS = torch.tensor([POSITIONS, 0, POSITIONS - 1])
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def build(case, with_lengths=True, **options):
     return case.build(case.draw(ITEMS, deviation=2.0), LENGTHS if with_lengths else None, **options)
 

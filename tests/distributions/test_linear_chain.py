@@ -25,11 +25,6 @@ def use_implementation(name, monkeypatch):
     return use_backend("auto" if name == "torch" else name)
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def random_chains(chains, n, per_edge=False, scale=1.0, dtype=torch.double):
     unary = scale * torch.randn(chains, n, dtype=dtype)
     pairwise = scale * torch.randn(*((chains, max(n - 1, 0)) if per_edge else ()), 2, 2, dtype=dtype)

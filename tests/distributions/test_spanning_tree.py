@@ -21,16 +21,6 @@ def backend(request):
         yield request.param
 
 
-@pytest.fixture(params=ROOTS)
-def roots(request):
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def random_scores(batch, n, scale=1.0, dtype=torch.double):
     return (scale * torch.randn(batch, n + 1, n, dtype=dtype)).requires_grad_()
 

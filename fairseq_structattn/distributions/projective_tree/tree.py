@@ -28,13 +28,10 @@ class ProjectiveTree(DependencyTree):
     Marginals and log Z can be differentiated any number of times.
 
     Args:
-        arc_scores: ``[*batch, n+1, n]``.
-        lengths: number of words, integers 0..n broadcastable against ``[*batch]``; ``None`` (default): no padding.
-        roots: ``"multi"`` (default): any number of words are attached to the root; ``"single"``: exactly one is.
+        arc_scores, lengths, roots, validate_args: see :class:`DependencyTree`.
 
     Raises:
-        TypeError: scores that are not floating point, lengths that are not integers.
-        ValueError: shapes that do not fit, lengths out of range, an unknown ``roots``.
+        TypeError, ValueError: see :class:`DependencyTree`.
 
     Example:
         >>> trees = ProjectiveTree(torch.zeros(4, 3), roots="single")
