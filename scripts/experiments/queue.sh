@@ -24,6 +24,39 @@ queue() {
     [ "$failed" = 0 ] || { echo "a run failed, see above; run again to continue" >&2; return 1; }
 }
 
+# structattn_experiment FILE OPTIONS SEEDS [ARGUMENT ...]
+#
+# What every run.sh begins with: checks the arguments (see structattn_usage), goes to the root of the repository and sets
+#   here     the folder of FILE
+#   given    the options, by name; 1 for one without a value
+#   work     the first argument, by default the name of the folder; it is made
+#   names    the other arguments
+#   seeds, jobs, python    the variables SEEDS (default: the argument), JOBS (1) and PYTHON (python)
+structattn_experiment() {
+    local file="$1" options=" $2 " positional=()
+    seeds=${SEEDS:-$3} jobs=${JOBS:-1} python=${PYTHON:-python}
+    shift 3
+    structattn_usage "$file" "$options" - "$@"
+    declare -gA given=()
+    while [[ $# -gt 0 ]]; do
+        if [[ "$options" == *" $1= "* ]]; then
+            given[$1]="$2"
+            shift
+        elif [[ "$1" == -?* ]]; then
+            given[$1]=1
+        else
+            positional+=("$1")
+        fi
+        shift
+    done
+    here=scripts/experiments/$(basename "$(cd "$(dirname "$file")" && pwd)")
+    cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+    work=${positional[0]:-$(basename "$here")}
+    names=("${positional[@]:1}")
+    export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+    mkdir -p "$work"
+}
+
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
     structattn_usage "$0" "" 0 "$@"
     structattn_refuse "$0" "it is there to be sourced"

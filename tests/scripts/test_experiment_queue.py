@@ -106,3 +106,27 @@ def test_unknown_runs_of_tree_transduction_are_answered_before_anything_is_train
     command = ["bash", str(EXPERIMENTS / "tree_transduction" / "run.sh"), str(tmp_path / "work"), "tree.sgd", name]
     ended = subprocess.run(command, env={**os.environ, "PYTHON": "false"}, capture_output=True, text=True)
     assert ended.returncode == 1 and message in ended.stderr
+
+
+BEGINNING = r"""
+set -euo pipefail
+. "$QUEUE"
+structattn_experiment "$@"
+echo "$here, $work, ${names[*]}, $seeds, $jobs, ${given[--corpus]:-no corpus}, ${given[--dry-run]:-}, $PWD"
+"""
+
+
+def begin(*arguments, **variables):
+    command = ["bash", "-c", BEGINNING, "bash", "run.sh", "--corpus= --dry-run", "1 2 3", *map(str, arguments)]
+    place = EXPERIMENTS / "enja"  # where a user may stand, too
+    run = subprocess.run(command, cwd=place, env={**environment(), **variables}, capture_output=True, text=True)
+    return run.stdout.strip() or run.stderr.strip()
+
+
+def test_what_an_experiment_begins_with(tmp_path):
+    here, root = "scripts/experiments/enja", SCRIPTS.parent
+    work = tmp_path / "new folder"
+    assert begin(work) == f"{here}, {work}, , 1 2 3, 1, no corpus, , {root}" and work.is_dir()
+    asked = begin("--corpus", "of mine", work, "a", "--dry-run", "b", SEEDS="7", JOBS="2")
+    assert asked == f"{here}, {work}, a b, 7, 2, of mine, 1, {root}"
+    assert "--corpus needs a value" in begin(work, "--corpus")

@@ -12,32 +12,15 @@
 # models, results in WORK_DIR.
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"
-structattn_usage "$0" "--corpus= --dry-run" - "$@"
-cd "$(dirname "$0")/../../.."
-here=scripts/experiments/enja
-corpus=${DATA:-}
+structattn_experiment "$0" "--corpus= --dry-run" "1 2 3" "$@"
+corpus=${given[--corpus]:-${DATA:-}}
 tiny=()
-positional=()
-while [ $# -gt 0 ]; do
-    case "$1" in
-        --corpus)
-            corpus=$2
-            shift
-            ;;
-        --dry-run) tiny=(--tiny) ;;
-        *) positional+=("$1") ;;
-    esac
-    shift
-done
-work=${positional[0]:-enja}
-names=("${positional[@]:1}")
-seeds=${SEEDS:-1 2 3}
-jobs=${JOBS:-1}
-python=${PYTHON:-python}
 results=$here/results
-[ ${#tiny[@]} = 0 ] || results=$work/results
-export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-mkdir -p "$work" "$results"
+if [ -n "${given[--dry-run]:-}" ]; then
+    tiny=(--tiny)
+    results=$work/results
+fi
+mkdir -p "$results"
 
 one() { # NAME SEED
     "$python" $here/one_run.py "$1" "$2" --work "$work" --results "$results" ${tiny[@]+"${tiny[@]}"}

@@ -11,33 +11,12 @@
 # results.json and pictures, is made in WORK_DIR; with --publish the one beside this script gets the results.
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"
-structattn_usage "$0" "--corpus= --publish" - "$@"
-cd "$(dirname "$0")/../../.."
-here=scripts/experiments/long_sentences
-corpus=${DATA:-}
-publish=""
-positional=()
-while [ $# -gt 0 ]; do
-    case "$1" in
-        --corpus)
-            corpus=$2
-            shift
-            ;;
-        --publish) publish=1 ;;
-        *) positional+=("$1") ;;
-    esac
-    shift
-done
-work=${positional[0]:-long_sentences}
+structattn_experiment "$0" "--corpus= --publish" "1" "$@"
+corpus=${given[--corpus]:-${DATA:-}}
 all=(vanilla bahdanau luong_general crf)
-systems=("${all[@]}")
-[ ${#positional[@]} -lt 2 ] || systems=("${positional[@]:1}")
-seeds=${SEEDS:-1}
+systems=("${names[@]}")
+[ ${#systems[@]} -gt 0 ] || systems=("${all[@]}")
 updates=${UPDATES:-2080}
-jobs=${JOBS:-1}
-python=${PYTHON:-python}
-export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-mkdir -p "$work"
 
 check_corpus() {
     local split language
@@ -137,5 +116,5 @@ for name in "${systems[@]}"; do system_options "$name" > /dev/null; done
 prepare
 queue "$jobs" "$seeds" "${systems[@]}"
 dest=$here
-[ -n "$publish" ] || { dest=$work && cp $here/README.md "$work/README.md"; }
+[ -n "${given[--publish]:-}" ] || { dest=$work && cp $here/README.md "$work/README.md"; }
 "$python" $here/report.py "$work" --dest "$dest" --command "SEEDS='$seeds' UPDATES=$updates bash $here/run.sh --corpus FOLDER"

@@ -17,33 +17,20 @@
 # --vectors   GloVe 840B; for published
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"
-structattn_usage "$0" "--corpus= --treebank= --multi30k= --vectors= --dry-run" - "$@"
-cd "$(dirname "$0")/../../.."
-here=scripts/experiments/snli
+structattn_experiment "$0" "--corpus= --treebank= --multi30k= --vectors= --dry-run" "1 2 3" "$@"
 data=()
-vectors=()
-tiny=()
-positional=()
-while [ $# -gt 0 ]; do
-    case "$1" in
-        --corpus | --treebank | --multi30k | --vectors)
-            if [ "$1" = --vectors ]; then vectors=("$1" "$2"); else data+=("$1" "$2"); fi
-            shift
-            ;;
-        --dry-run) tiny=(--tiny) ;;
-        *) positional+=("$1") ;;
-    esac
-    shift
+for option in --corpus --treebank --multi30k; do
+    [ -z "${given[$option]:-}" ] || data+=("$option" "${given[$option]}")
 done
-work=${positional[0]:-snli}
-names=("${positional[@]:1}")
-seeds=${SEEDS:-1 2 3}
-jobs=${JOBS:-1}
-python=${PYTHON:-python}
+vectors=()
+[ -z "${given[--vectors]:-}" ] || vectors=(--vectors "${given[--vectors]}")
+tiny=()
 results=$here/results
-[ ${#tiny[@]} = 0 ] || results=$work/results
-export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-mkdir -p "$work" "$results"
+if [ -n "${given[--dry-run]:-}" ]; then
+    tiny=(--tiny)
+    results=$work/results
+fi
+mkdir -p "$results"
 
 one() { # NAME SEED
     "$python" $here/make_run.py "$1" "$2" --work "$work" --results "$results" \

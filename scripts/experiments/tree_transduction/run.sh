@@ -9,22 +9,7 @@
 # --publish the one beside this script gets the results.
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"
-structattn_usage "$0" "--publish" - "$@"
-cd "$(dirname "$0")/../../.."
-here=scripts/experiments/tree_transduction
-publish=""
-positional=()
-for argument in "$@"; do
-    if [ "$argument" = --publish ]; then publish=1; else positional+=("$argument"); fi
-done
-work=${positional[0]:-tree_transduction}
-names=()
-[ ${#positional[@]} -lt 2 ] || names=("${positional[@]:1}")
-seeds=${SEEDS:-1 2 3}
-jobs=${JOBS:-1}
-python=${PYTHON:-python}
-export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-mkdir -p "$work"
+structattn_experiment "$0" "--publish" "1 2 3" "$@"
 
 depths=(2 3 4 5 6)
 all=(none.sgd flat.sgd tree.sgd nonprojective.sgd uniform.sgd flat.sgd_no_tanh tree.sgd_no_tanh flat.adam tree.adam
@@ -131,7 +116,7 @@ prepare
 queue "$jobs" "$seeds" "${names[@]}"
 ensemble tree.best
 dest=$here
-[ -n "$publish" ] || { dest=$work && cp $here/README.md "$work/README.md"; }
+[ -n "${given[--publish]:-}" ] || { dest=$work && cp $here/README.md "$work/README.md"; }
 "$python" $here/report.py "$work" --dest "$dest" --command "SEEDS='$seeds' bash $here/run.sh"
 drawn=()
 for name in tree.sgd tree.best; do
