@@ -7,13 +7,14 @@ from torch import Tensor, nn
 
 from fairseq_structattn.criterions.terms import Term, register_term
 from fairseq_structattn.modules import StructuredAttention
+from fairseq_structattn.modules.head_groups import PositionHeads
 
 
 def pairwise_square_norm(model: nn.Module) -> Tensor:
     """``Σb²`` over the pairwise potentials of all attentions in `model`; 0 where there are none."""
     total = torch.zeros((), device=next(model.parameters()).device)
     for module in model.modules():
-        if isinstance(module, StructuredAttention) and "pairwise" in module.tables:
+        if isinstance(module, (StructuredAttention, PositionHeads)) and "pairwise" in module.tables:
             total = total + module.tables["pairwise"].float().pow(2).sum()
     return total
 

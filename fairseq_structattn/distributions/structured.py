@@ -281,6 +281,20 @@ class StructuredDistribution(TorchInterface, ABC):
         """
         return cls(scores, lengths=lengths, **parameters)  # type: ignore[arg-type]
 
+    @classmethod
+    def from_head_scores(
+        cls, scores: Tensor, lengths: Optional[Tensor], **parameters: Tensor
+    ) -> "StructuredDistribution":
+        """:meth:`from_scores` for several attention heads at once, each with parameters of its own. By default a
+        parameter is a tensor ``[heads, 1, *shape]`` for :meth:`from_scores`, which broadcasts it to the queries.
+
+        Args:
+            scores: ``[*batch, heads, tgt_len, n]``.
+            lengths: broadcastable against ``[*batch, heads, tgt_len]``, or ``None``.
+            parameters: those of each head, ``[heads, *shape]``, by name.
+        """
+        return cls.from_scores(scores, lengths, **{name: each.unsqueeze(1) for name, each in parameters.items()})
+
     # What a subclass provides
 
     @abstractmethod

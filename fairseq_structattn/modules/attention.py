@@ -202,12 +202,17 @@ class StructuredAttention(nn.Module):
 
     def weights_of(self, distribution: StructuredDistribution) -> Tensor:
         """Attention weights ``[batch, tgt_len, src_len]``, from the marginals of a distribution."""
-        marginals = self.position_marginals(distribution)
-        if self.normalize == "sum":
-            # If no position can be selected, the sum is 0, and so are the weights.
-            total = marginals.sum(-1, keepdim=True)
-            marginals = marginals / total.clamp(min=torch.finfo(total.dtype).tiny)
-        return marginals if self.scale == 1.0 else self.scale * marginals
+        return scaled(self.position_marginals(distribution), self.scale, self.normalize)
+
+
+def scaled(marginals: Tensor, scale: float, normalize: str) -> Tensor:
+    """Attention weights ``[..., src_len]`` from the marginals of positions; for the other arguments see
+    :class:`StructuredAttention`."""
+    if normalize == "sum":
+        # If no position can be selected, the sum is 0, and so are the weights.
+        total = marginals.sum(-1, keepdim=True)
+        marginals = marginals / total.clamp(min=torch.finfo(total.dtype).tiny)
+    return marginals if scale == 1.0 else scale * marginals
 
 
 class AttentionSteps:

@@ -125,6 +125,16 @@ class LinearChain(StructuredDistribution):
         """One table ``pairwise`` ``(2, 2)``, shared by all positions: attention uses the binary chain."""
         return {"pairwise": (2, 2)}
 
+    @classmethod
+    def from_head_scores(cls, scores: Tensor, lengths: Optional[Tensor], **parameters: Tensor) -> "LinearChain":
+        """See :meth:`StructuredDistribution.from_head_scores`; ``pairwise`` is ``[heads, 2, 2]``."""
+        pairwise = parameters.pop("pairwise")
+        if pairwise.shape[0] == 1:
+            return cls(scores, pairwise[0], lengths, **parameters)  # type: ignore[arg-type]
+        edges = max(scores.shape[-1] - 1, 0)
+        per_edge = pairwise[:, None, None].expand(-1, 1, edges, -1, -1)
+        return cls(scores, per_edge, lengths, **parameters)  # type: ignore[arg-type]
+
     # The potentials as given
 
     @property
