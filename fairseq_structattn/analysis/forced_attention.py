@@ -116,10 +116,11 @@ def _with_posterior(model, task, sources: List[Tensor], targets: List[Tensor], s
         return [Attention(one, None) for one in log_probs]
     marginals = model.decoder.attention.position_marginals(posterior)
     best = posterior.argmax if posterior.needs_arcs or posterior.selects_segments else None
+    selected = posterior.selected_positions(best) if posterior.selects_segments else None
     found = []
     for row, (source, target) in enumerate(zip(sources, targets)):
         steps, dictionary = len(target), task.source_dictionary
-        marks = _at_tokens(best[row, :steps], source, dictionary) if posterior.selects_segments else None
+        marks = None if selected is None else _at_tokens(selected[row, :steps], source, dictionary)
         heads = _arcs_at_words(best[row, :steps], source, dictionary).argmax(-2) if posterior.needs_arcs else None
         own_weights = weights[row, :steps, -len(source) :].float()  # sentences are padded on the left
         own_marginals = _at_tokens(marginals[row, :steps], source, dictionary)

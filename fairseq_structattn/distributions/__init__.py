@@ -7,6 +7,7 @@ from .independent_heads import IndependentHeads
 from .linear_chain import LinearChain
 from .projective_tree import ProjectiveTree
 from .registry import distribution_names, get_distribution, register_distribution
+from .semi_markov import SemiMarkov
 from .spanning_tree import SpanningTree
 from .structured import StructuredDistribution
 
@@ -16,6 +17,7 @@ __all__ = [
     "IndependentHeads",
     "LinearChain",
     "ProjectiveTree",
+    "SemiMarkov",
     "SpanningTree",
     "StructuredDistribution",
     "distribution_names",

@@ -26,9 +26,9 @@ from .kernels import numba_compile, triton_launch
 
 BACKENDS = ("auto", "cuda", "cpu", "reference", "paper")
 # Candidate modules of a model's package for each kind of implementation; the first that exists is used. ``plain`` runs
-# under ``auto`` where no kernels can.
+# under ``auto`` where no kernels can. A model without kernels for GPUs computes in plain PyTorch there.
 MODULES = {
-    "cuda": ("cuda",),
+    "cuda": ("cuda", "reference"),
     "cpu": ("cpu",),
     "plain": ("log_odds", "reference"),
     "reference": ("reference",),

@@ -15,7 +15,7 @@ Where masks differ very much in size (1e9 and 1e18), the smaller ones count as o
 NaN and +∞ are detected here too: they make the result undefined, and must not reach the other items of a batch.
 """
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ LARGEST_RESOLVED = 2.0**40
 STEPS, MOST_STEPS = 2**10, 2**24
 # A structure with one more mask loses at least this many nats: e^−1000 underflows even in float64.
 NEGLIGIBLE = 1024.0
-# Expected numbers of steps that differ by less than this count as equal.
+# Expected numbers of steps that differ by less than this count as equal, as do relative differences below it.
 ROUNDING = 1e-6
 
 
@@ -84,8 +84,11 @@ class Moderate(NamedTuple):
         """Cost of the masks in ``parts`` less that of the masks in ``reference``; exactly 0 where they are equal."""
         total = torch.zeros_like(self.constant)
         for band in self.bands:
-            difference = band.count(parts) - band.count(reference)
-            total = total + (band.lost + band.kept) * difference.masked_fill(difference.abs() < ROUNDING, 0)
+            usual = band.count(reference)
+            difference = band.count(parts) - usual
+            # Where all structures have many steps, sums of their scores round more, and so do probabilities.
+            equal = difference.abs() < ROUNDING * usual.clamp(min=1)
+            total = total + (band.lost + band.kept) * difference.masked_fill(equal, 0)
         return total
 
 
@@ -105,8 +108,25 @@ def all_ordinary(tensors: Sequence[Tensor]) -> bool:
     return True
 
 
+# From scores ``[*batch, …]`` to numbers that no score exceeds, broadcastable to them, and the sum of these numbers over
+# the parts of a structure, which is the same for all structures of an item, ``[*batch]``.
+Bounds = Callable[[Sequence[Tensor]], Tuple[List[Tensor], Tensor]]
+
+
+def bounds_of_choices(choices: Sequence[Tuple[int, ...]], batch_shape: torch.Size) -> Bounds:
+    """The best score of each choice. ``choices`` are, for each potential, the dimensions (negative) along which every
+    structure has one part, or no structure has any."""
+
+    def bounds(scores: Sequence[Tensor]) -> Tuple[List[Tensor], Tensor]:
+        best = [_finite(score.amax(dims, keepdim=True)) for score, dims in zip(scores, choices)]
+        constant: Any = sum(_sum_events(one, len(batch_shape)) for one in best)
+        return best, constant
+
+    return bounds
+
+
 def moderate(
-    potentials: Sequence[Tensor], choices: Sequence[Tuple[int, ...]], batch_shape: torch.Size, most_parts: int
+    potentials: Sequence[Tensor], bounds: Optional[Bounds], batch_shape: torch.Size, most_parts: int
 ) -> Optional[Moderate]:
     """The same distribution with moderate potentials; ``None`` if the given ones are moderate already.
 
@@ -114,8 +134,7 @@ def moderate(
 
     Args:
         potentials: float64 or float32, each ``[*batch, …]``; 0 or −inf in padding.
-        choices: for each potential, the dimensions (negative) along which a structure has at most one part; empty if
-            only NaN and +inf are to be removed.
+        bounds: what is subtracted from the scores; ``None`` if only NaN and +inf are to be removed.
         batch_shape: ``[*batch]``.
         most_parts: the largest number of parts of a structure.
     """
@@ -125,8 +144,8 @@ def moderate(
     extreme = any(bool(((value.abs() > LARGEST_ORDINARY) & torch.isfinite(value)).any()) for value in values)
     if not extreme and not broken.any():
         return None
-    if extreme and any(choices):
-        values, ordinary, constant, bands = _reduced(values, choices, batch_shape, most_parts)
+    if extreme and bounds is not None:
+        values, ordinary, constant, bands = _reduced(values, bounds, batch_shape, most_parts)
     else:
         ordinary, constant, bands = values, values[0].new_zeros(batch_shape), ()
 
@@ -155,13 +174,12 @@ def differences(
 
 
 def _reduced(
-    values: List[Tensor], choices: Sequence[Tuple[int, ...]], batch_shape: torch.Size, most_parts: int
+    values: List[Tensor], bounds: Bounds, batch_shape: torch.Size, most_parts: int
 ) -> Tuple[List[Tensor], List[Tensor], Tensor, Tuple[Band, ...]]:
     """Moderate and ordinary potentials, constant and bands; see :class:`Moderate`."""
     largest = min(LARGEST_FINITE, torch.finfo(values[0].dtype).max / 2**24)
     values = [value.masked_fill(torch.isfinite(value), 0) + _finite(value).clamp(-largest, largest) for value in values]
-    best = [_finite(value.amax(dims, keepdim=True)) for value, dims in zip(values, choices)]
-    constant: Any = sum(_sum_events(one, len(batch_shape)) for one in best)
+    best, constant = bounds(values)
     sizes = [value.shape[len(batch_shape) :].numel() for value in values]
 
     def flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -265,8 +265,16 @@ class StructuredDistribution(TorchInterface, ABC):
     """Whether :meth:`from_scores` also wants ``arc_scores`` between source words, as distributions over trees do."""
 
     selects_segments = False
-    """Whether ``argmax`` marks positions with 0 and 1, ``[*batch, n]``, and neighbours are marked together, so that
-    what attention selects is best told as segments."""
+    """Whether structures select any number of positions, and neighbours together, so that what attention selects is
+    best told as segments, by :meth:`selected_positions`."""
+
+    shape_options: Tuple[str, ...] = ()
+    """Names of the arguments of :meth:`parameter_shapes`, which attention passes to it if it has them."""
+
+    def selected_positions(self, structures: Tensor) -> Tensor:
+        """Which positions are selected by structures of ``argmax``, ``sample`` or ``topk``: 0 or 1, ``[*sample, *batch,
+        n]``. By default structures have that shape."""
+        return structures
 
     @classmethod
     def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
@@ -367,6 +375,11 @@ class StructuredDistribution(TorchInterface, ABC):
     def _choices(self) -> Tuple[Tuple[int, ...], ...]:
         return tuple(() for _ in self._potentials())
 
+    def _bounds(self) -> Optional[finite_masks.Bounds]:
+        """By default the best scores of the choices; ``None`` without choices."""
+        choices = self._choices()
+        return finite_masks.bounds_of_choices(choices, self.batch_shape) if any(choices) else None
+
     def _most_parts(self) -> int:
         return self.max_length
 
@@ -413,7 +426,7 @@ class StructuredDistribution(TorchInterface, ABC):
         """The potentials made moderate, if some are too large, NaN or +inf; otherwise ``None``."""
         if self._is_ordinary or not all(map(finite_masks.readable, self._given.values())):
             return None
-        return finite_masks.moderate(self._potentials(), self._choices(), self.batch_shape, self._most_parts())
+        return finite_masks.moderate(self._potentials(), self._bounds(), self.batch_shape, self._most_parts())
 
     @cached
     def _usable_potentials(self) -> Tuple[Tensor, ...]:
@@ -463,29 +476,37 @@ class StructuredDistribution(TorchInterface, ABC):
     def _log_prob_of_integers(self, name: str, integers: Tensor) -> Tensor:
         """log p of integers ``[*sample, *batch, n]`` or broadcastable to it, in which −1 is unknown and summed out;
         −inf if no structure agrees with them."""
-        expected = tuple(self.batch_shape) + (self.max_length,)
-        try:
-            if integers.shape[-1:] != expected[-1:]:
-                raise RuntimeError
-            integers = integers.expand(torch.broadcast_shapes(integers.shape, expected))
-        except RuntimeError:
-            raise ValueError(
-                f"{name} has shape {tuple(integers.shape)}; it must be {expected}, with sample dimensions in front, or "
-                "size 1 where it should be repeated"
-            ) from None
+        integers = self._broadcast_integers(name, integers)
         known = (integers != NOTHING) & self.position_mask
         if has_values(known) and bool((known == self.position_mask).all()):
             return self._log_prob(self.as_indicators(integers))
+        values = torch.arange(self._num_values(), device=self.device)
+        return self._log_prob_of_restricted(~known.unsqueeze(-1) | (integers.unsqueeze(-1) == values))
+
+    def _log_prob_of_restricted(self, allowed: Tensor) -> Tensor:
+        """log p of all structures that :meth:`_restricted` keeps, ``[*sample, *batch]``; −inf if there are none."""
         self._check_unchanged()
         with self._full_precision():
-            values = torch.arange(self._num_values(), device=self.device)
-            restricted = self._restricted(~known.unsqueeze(-1) | (integers.unsqueeze(-1) == values))
+            restricted = self._restricted(allowed)
             agreeing, every = restricted._log_normaliser(), self._log_normaliser()
             impossible = agreeing == NEGATIVE_INFINITY
             agreeing = restricted._total(agreeing.masked_fill(impossible, 0))
             # log Z of an impossible item is −inf; 0 stands in for it, and the result is masked.
             less = self._total(every.masked_fill(every == NEGATIVE_INFINITY, 0)) - agreeing
             return self._public((0 - _not_negative(less)).masked_fill(impossible, NEGATIVE_INFINITY))
+
+    def _broadcast_integers(self, name: str, integers: Tensor) -> Tensor:
+        """Integers expanded to ``[*sample, *batch, n]``; ValueError if they do not broadcast to it."""
+        expected = tuple(self.batch_shape) + (self.max_length,)
+        try:
+            if integers.shape[-1:] != expected[-1:]:
+                raise RuntimeError
+            return integers.expand(torch.broadcast_shapes(integers.shape, expected))
+        except RuntimeError:
+            raise ValueError(
+                f"{name} has shape {tuple(integers.shape)}; it must be {expected}, with sample dimensions in front, or "
+                "size 1 where it should be repeated"
+            ) from None
 
     def _broadcast_parts(self, parts: Tensor) -> Tensor:
         if not isinstance(parts, Tensor):

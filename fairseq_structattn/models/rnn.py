@@ -483,6 +483,7 @@ def _build_attention(options: RNNOptions) -> Optional[StructuredAttention]:
         coverage_size=options.attention_coverage_size,
         max_fertility=options.attention_max_fertility,
         couplings=options.attention_couplings,
+        max_segment_length=options.attention_max_segment_length,
     )
 
 

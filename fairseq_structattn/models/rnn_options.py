@@ -6,6 +6,7 @@ from typing import Collection, Dict, List, Optional
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_structattn.distributions import distribution_names, get_distribution
+from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.distributions.trees import ROOTS
 from fairseq_structattn.modules.attention import NORMALIZATIONS
 from fairseq_structattn.modules.bridge import STARTS
@@ -73,6 +74,9 @@ class RNNOptions(FairseqDataclass):
         SHARED_COUPLINGS,
         "what pairwise potentials depend on: shared (one table for all), query (a table for each target word), "
         "neighbours (a table for each pair of source states)",
+    )
+    attention_max_segment_length: int = _option(
+        MAX_SEGMENT_LENGTH, "longest segment, in source positions, in --attention-distribution semi-markov"
     )
     attention_coverage: str = _option(
         NO_COVERAGE,
@@ -169,7 +173,8 @@ class RNNOptions(FairseqDataclass):
         if without or "pairwise" not in get_distribution(self.attention_distribution).parameter_shapes():
             raise ValueError(
                 f"--attention-couplings {self.attention_couplings} needs pairwise potentials, which "
-                f"--attention-distribution {self.attention_distribution} has not: choose linear-chain, or leave it out"
+                f"--attention-distribution {self.attention_distribution} has not: choose linear-chain or semi-markov, "
+                "or leave it out"
             )
 
     def _check_choices(self) -> None:
@@ -196,6 +201,7 @@ class RNNOptions(FairseqDataclass):
         sizes = ["encoder_embed_dim", "encoder_hidden_size", "attention_hidden_size", "parser_hidden_size"]
         sizes += ["decoder_embed_dim", "decoder_hidden_size", "decoder_layers", "decoder_out_embed_dim"]
         sizes += ["max_source_positions", "max_target_positions", "attention_coverage_size"]
+        sizes += ["attention_max_segment_length"]
         for name in sizes:
             value = getattr(self, name)
             if value is not None and value < 1:

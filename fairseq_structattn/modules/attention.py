@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution, get_distribution
+from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.modules.couplings import COUPLINGS, SHARED_COUPLINGS
 from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
 from fairseq_structattn.modules.repeated_product import RepeatedProduct
@@ -51,9 +52,10 @@ class StructuredAttention(nn.Module):
 
     With ``softmax`` the latent variable is one position, which is classical attention. With ``linear-chain`` it is a
     0/1 mark for each position, and marks of neighbours depend on each other, so that contiguous segments can be
-    selected (Kim et al. 2017, section 3.1). With ``projective-tree`` and ``spanning-tree`` it is a dependency tree over
-    the source words. The score of an arc is the sum of a score of its two words and of a score of the head for the
-    query; the weight of a word is its expected number of dependents.
+    selected (Kim et al. 2017, section 3.1). With ``semi-markov`` it is a segmentation into selected and other segments,
+    whose scores also depend on their lengths (Sarawagi & Cohen 2004). With ``projective-tree`` and ``spanning-tree`` it
+    is a dependency tree over the source words. The score of an arc is the sum of a score of its two words and of a
+    score of the head for the query; the weight of a word is its expected number of dependents.
 
     Args:
         query_dim: size of a query
@@ -70,6 +72,7 @@ class StructuredAttention(nn.Module):
         coverage_size: size of a coverage of type ``"gru"``; the others determine their size
         max_fertility: N of coverage with fertility
         couplings: a key of :data:`~fairseq_structattn.modules.couplings.COUPLINGS`: what pairwise potentials depend on
+        max_segment_length: for segments, the largest number of positions of a segment
 
     Attributes:
         tables: learned parameters of the distribution beside the scores, such as pairwise potentials of the chain
@@ -92,6 +95,7 @@ class StructuredAttention(nn.Module):
         coverage_size: int = 10,
         max_fertility: float = 2.0,
         couplings: str = SHARED_COUPLINGS,
+        max_segment_length: int = MAX_SEGMENT_LENGTH,
     ):
         super().__init__()
         if couplings not in COUPLINGS:
@@ -106,11 +110,10 @@ class StructuredAttention(nn.Module):
         self.normalize = normalize
         from_scores: Callable[..., StructuredDistribution] = self.distribution.from_scores
         self._from_scores = functools.partial(from_scores, roots=roots) if self.distribution.needs_arcs else from_scores
+        sizes = {"max_segment_length": max_segment_length}
+        shapes = self.distribution.parameter_shapes(**{name: sizes[name] for name in self.distribution.shape_options})
         self.tables = nn.ParameterDict(
-            {
-                name: nn.Parameter(torch.empty(shape).uniform_(-0.1, 0.1))
-                for name, shape in self.distribution.parameter_shapes().items()
-            }
+            {name: nn.Parameter(torch.empty(shape).uniform_(-0.1, 0.1)) for name, shape in shapes.items()}
         )
         self.coverage = None
         if COVERAGES[coverage] is not None:

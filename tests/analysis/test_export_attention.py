@@ -84,8 +84,9 @@ def test_batches_change_nothing(arch, forced):
     ]
 
 
-def test_windows_and_token_batches_change_nothing(monkeypatch):
-    model = build("structattn_rnn_crf")
+@pytest.mark.parametrize("distribution", ["linear-chain", "semi-markov"])
+def test_windows_and_token_batches_change_nothing(monkeypatch, distribution):
+    model = build("structattn_rnn_crf", attention_distribution=distribution)
     whole = export(model, nbest=3, batch_size=4)
     monkeypatch.setattr(export_attention, "WINDOW", 3)
     assert_same(whole, export(model, nbest=3, max_tokens=11))

@@ -192,7 +192,8 @@ def test_position_marginals_of_trees_are_expected_dependents(case, backend):
     close(distribution.position_marginals, distribution.marginals[..., 1:, :].sum(-1), 1e-12)
 
 
-@on_backends_of(lambda case: not case.name.startswith("chain-of"))  # positions of a chain of states are not selected
+# Positions of a chain of states are not selected, nor are those of segments with a single label.
+@on_backends_of(lambda case: not case.name.startswith(("chain-of", "segments-per-edge")))
 @pytest.mark.parametrize("needs_grad", (False, True))
 @pytest.mark.parametrize("with_lengths", (False, True))
 def test_members_that_learn_from_alignments(case, backend, needs_grad, with_lengths):
@@ -203,7 +204,10 @@ def test_members_that_learn_from_alignments(case, backend, needs_grad, with_leng
     log_prob = distribution.alignment_log_prob(alignment)
     assert log_prob.shape == (ITEMS,) and log_prob.requires_grad == needs_grad
     assert log_prob[1] == 0 and (log_prob[[0, 2]] < 0).all()
-    if case.arcs:
+    if case.segments:
+        expected = distribution.log_prob_of_labels(alignment.long())
+        expected = expected.masked_fill(torch.tensor([False, True, False]), 0)
+    elif case.arcs:
         weights = distribution.position_marginals
         expected = (alignment * (weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)).clamp(min=1e-9).log()).sum(-1)
     else:
@@ -635,7 +639,7 @@ def test_an_item_that_is_no_number_leaves_the_others_alone(case, backend, number
     healthy = case.build(tracked(potentials), None)
     broken = {name: t.clone() for name, t in potentials.items()}
     name = list(potentials)[0]
-    broken[name][(1,) + (0,) * (broken[name].dim() - 2) + (1,)] = number
+    broken[name][(1,) + (0,) * (broken[name].dim() - 2) + (-1,)] = number
     broken = tracked(broken)
     distribution, others = case.build(broken, None), [0, 2]
     results = {key: quantity_of(distribution, key) for key in ("log_partition", "marginals", "entropy", "argmax")}

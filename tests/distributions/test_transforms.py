@@ -11,6 +11,7 @@ from fairseq_structattn.distributions import (
     IndependentHeads,
     LinearChain,
     ProjectiveTree,
+    SemiMarkov,
     SpanningTree,
     operations,
     use_backend,
@@ -32,10 +33,11 @@ CASES = {
     "binary chain": (LinearChain, (POSITIONS, TABLE)),
     "binary chain with ends": (lambda u, p, e, lengths: LinearChain(u, p, lengths, e, e), (POSITIONS, TABLE, draw(2))),
     "three states": (lambda u, p, lengths: LinearChain(u, p, lengths, num_states=3), (STATES, TABLES)),
+    "segments": (SemiMarkov, (draw(2, 3, 2, 3), TABLES)),
     "projective trees": (ProjectiveTree, (ARCS,)),
     "spanning trees, single root": (lambda s, lengths: SpanningTree(s, lengths, "single"), (ARCS,)),
 }
-WITH_KERNELS = [name for name in CASES if "chain" in name or "trees" in name or "states" in name]
+WITH_KERNELS = [name for name in CASES if "chain" in name or "trees" in name or name.endswith(("states", "segments"))]
 
 needs_operators = pytest.mark.skipif(not operations.HAS_CUSTOM_OPERATORS, reason="needs PyTorch 2.4")
 

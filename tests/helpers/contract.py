@@ -20,6 +20,7 @@ from fairseq_structattn.distributions import (
     IndependentHeads,
     LinearChain,
     ProjectiveTree,
+    SemiMarkov,
     SpanningTree,
 )
 from fairseq_structattn.distributions.kernels import numba_compile
@@ -36,7 +37,7 @@ def quantity_of(distribution, name: str) -> torch.Tensor:
 
 def outputs(distribution) -> List[torch.Tensor]:
     """What kernels give, and can be differentiated any number of times."""
-    edges = [distribution.edge_marginals] if isinstance(distribution, LinearChain) else []
+    edges = [distribution.edge_marginals] if hasattr(distribution, "edge_marginals") else []
     return [distribution.log_partition, distribution.marginals] + edges
 
 
@@ -108,11 +109,15 @@ class Case(NamedTuple):
         return "pairwise" in self.shapes(POSITIONS)
 
     @property
+    def segments(self) -> bool:
+        return "segment_scores" in self.shapes(POSITIONS)
+
+    @property
     def backends(self) -> Tuple[str, ...]:
         """Those that differ: in closed form, nothing does."""
         if not (self.chain or self.name.startswith(("projective", "spanning"))):
             return ("auto",)
-        paper = () if self.name.startswith("spanning") else ("paper",)
+        paper = () if self.name.startswith("spanning") or self.segments else ("paper",)
         # A binary chain has a recursion of its own where there is no compiler.
         return ("reference", "cpu") + (("without-numba",) if self.name.startswith("binary") else ()) + paper
 
@@ -223,6 +228,28 @@ def _sequence(z, per_edge, ends, binary):
     return Structure(nodes, scores, [(i, a, b) for i, (a, b) in enumerate(zip(z, z[1:]))])
 
 
+def segmentations(longest, labels, per_edge=False):
+    def structures(n):
+        return [_segmentation(segments, per_edge) for segments in _cut(0, n, longest, labels)]
+
+    return structures
+
+
+def _cut(first, n, longest, labels):
+    """All lists of segments (first position, length - 1, label) of the positions from the first."""
+    if first == n:
+        return [[]]
+    kinds = itertools.product(range(min(longest, n - first)), range(labels))
+    return [[(first, *kind)] + rest for kind in kinds for rest in _cut(first + kind[0] + 1, n, longest, labels)]
+
+
+def _segmentation(segments, per_edge):
+    edges = [(second[0] - 1, one[2], second[2]) for one, second in zip(segments, segments[1:])]
+    scores = [("segment_scores", segment) for segment in segments]
+    scores += [("pairwise", edge if per_edge else edge[1:]) for edge in edges]
+    return Structure(segments, scores, edges)
+
+
 def trees(kind, roots):
     def structures(n):
         heads = [tree for tree in all_trees(n, roots == "single") if kind == "spanning" or is_projective_tree(tree)]
@@ -278,6 +305,15 @@ def _states(count, per_edge, ends, binary=False):
     return _chain(None if binary else count), shapes, structures, shared, count == 2
 
 
+def _segments(longest, labels, per_edge):
+    def shapes(n):
+        table = (max(n - 1, 0), labels, labels) if per_edge else (labels, labels)
+        return {"segment_scores": (n, longest, labels), "pairwise": table}
+
+    shared = () if per_edge else ("pairwise",)
+    return _simple(SemiMarkov), shapes, segmentations(longest, labels, per_edge), shared
+
+
 CASES = [
     Case("categorical", _simple(Categorical), _logits, one_position),
     Case("bernoulli", _simple(Bernoulli), _logits, any_positions),
@@ -287,6 +323,8 @@ CASES = [
     Case("chain-of-two-states", *_states(2, False, True)),
     Case("chain-of-three-states", *_states(3, False, False)),
     Case("chain-of-three-states-with-ends", *_states(3, True, True)),
+    Case("segments", *_segments(2, 2, False)),
+    Case("segments-per-edge", *_segments(3, 1, True)),
     Case("independent-heads", _simple(IndependentHeads), _arc_scores, any_heads),
 ]
 for _kind, _cls in (("projective", ProjectiveTree), ("spanning", SpanningTree)):

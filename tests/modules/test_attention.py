@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fairseq_structattn.distributions import LinearChain, ProjectiveTree
+from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SemiMarkov
 from fairseq_structattn.modules.attention import StructuredAttention
 
 LENGTHS = torch.tensor([5, 2])
@@ -41,15 +41,31 @@ def test_chain_is_normalized_as_in_the_paper():
     torch.testing.assert_close(context, weights @ source.values)
 
 
-@pytest.mark.parametrize("distribution", ["softmax", "sigmoid", "linear-chain"])
+@pytest.mark.parametrize("distribution", ["softmax", "sigmoid", "linear-chain", "semi-markov"])
 def test_padding_gets_exactly_nothing(distribution):
     *_, weights = attend(distribution)
     assert (weights[1, :, 2:] == 0).all()
     assert (weights[1, :, :2] > 0).all()
 
 
-def test_gradients_reach_scores_values_and_table():
-    attention, query, source, context, _ = attend("linear-chain", normalize="sum")
+def test_segments_have_tables_of_lengths_and_neighbours():
+    attention, query, source, _, weights = attend("semi-markov", max_segment_length=3, couplings="query")
+    assert {name: tuple(table.shape) for name, table in attention.tables.items()} == {
+        "length_scores": (3, 2), "pairwise": (2, 2),
+    }  # fmt: skip
+    scores = query @ source.keys.transpose(1, 2)
+    unary = torch.stack((torch.zeros_like(scores), scores), -1)
+    tables = attention.tables["pairwise"] + attention.couplings.projection(query).view(2, 3, 1, 2, 2).expand(
+        2, 3, 4, 2, 2
+    )
+    lengths = LENGTHS.unsqueeze(1)
+    segments = SemiMarkov.from_unary(unary, attention.tables["length_scores"], tables, lengths)
+    torch.testing.assert_close(weights, segments.label_marginals[..., 1])
+
+
+@pytest.mark.parametrize("distribution", ["linear-chain", "semi-markov"])
+def test_gradients_reach_scores_values_and_table(distribution):
+    attention, query, source, context, _ = attend(distribution, normalize="sum")
     context.pow(2).sum().backward()
     for name, parameter in attention.named_parameters():
         assert parameter.grad.abs().max() > 0, name

@@ -12,7 +12,7 @@ from ..backend import implementation, prefers_float32
 from ..registry import register_distribution
 from ..semirings import NEGATIVE_INFINITY
 from ..structured import StructuredDistribution, cached, log_prob_of_marks, split_positions
-from .potentials import Potentials, indicators, mask_edges, mask_states
+from .potentials import Potentials, broadcasts, check_pairwise, indicators, mask_edges, mask_states
 
 
 @register_distribution("linear-chain")
@@ -89,7 +89,7 @@ class LinearChain(StructuredDistribution):
         batch_shape, max_length = self._split_unary(unary)
         boundaries = {name: scores for name, scores in (("start", start), ("end", end)) if scores is not None}
         super().__init__(batch_shape, max_length, lengths, validate_args, unary=unary, pairwise=pairwise, **boundaries)
-        _check_pairwise(pairwise, batch_shape, max_length, self.num_states)
+        check_pairwise(pairwise, batch_shape, max_length, self.num_states)
         for name, scores in boundaries.items():
             _check_boundary(name, scores, batch_shape, self.num_states)
         self._validate_potentials()
@@ -111,7 +111,7 @@ class LinearChain(StructuredDistribution):
         if not isinstance(couplings, Tensor):
             raise TypeError(f"couplings is a {type(couplings).__name__}; give a floating point tensor")
         shape = tuple(couplings.shape)
-        if shape and not (shape[-1] == max(n - 1, 0) and _broadcasts(shape[:-1], batch_shape)):
+        if shape and not (shape[-1] == max(n - 1, 0) and broadcasts(shape[:-1], batch_shape)):
             raise ValueError(
                 f"couplings has shape {shape}; it must be () or (…, {max(n - 1, 0)}) with leading dimensions that "
                 f"broadcast to {tuple(batch_shape)}"
@@ -414,28 +414,10 @@ class LinearChain(StructuredDistribution):
         return scores.expand(shape)
 
 
-def _check_pairwise(pairwise: Tensor, batch_shape: torch.Size, n: int, states: int) -> None:
-    edges = max(n - 1, 0)
-    shape, table = tuple(pairwise.shape), (states, states)
-    per_edge = shape[-3:] == (edges,) + table and _broadcasts(shape[:-3], batch_shape)
-    if shape != table and not per_edge:
-        raise ValueError(
-            f"pairwise has shape {shape}; it must be {table} or (…, {edges}, {states}, {states}) with leading "
-            f"dimensions that broadcast to {tuple(batch_shape)}"
-        )
-
-
 def _check_boundary(name: str, scores: Tensor, batch_shape: torch.Size, states: int) -> None:
     shape = tuple(scores.shape)
-    if shape[-1:] != (states,) or not _broadcasts(shape[:-1], batch_shape):
+    if shape[-1:] != (states,) or not broadcasts(shape[:-1], batch_shape):
         raise ValueError(
             f"{name} has shape {shape}; it must be ({states},) or (…, {states}) with leading dimensions that "
             f"broadcast to {tuple(batch_shape)}"
         )
-
-
-def _broadcasts(shape: Tuple[int, ...], batch_shape: torch.Size) -> bool:
-    try:
-        return torch.broadcast_shapes(shape, batch_shape) == batch_shape
-    except RuntimeError:
-        return False

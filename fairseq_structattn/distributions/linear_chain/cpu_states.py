@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..kernels.numba_choices import draw_index
 from ..kernels.numba_compile import inlined, kernel, over_batch, subroutine
 from ..kernels.numba_math import copy, exp, log
 from ..operations import Operation, uniform, without_gradient
@@ -253,7 +254,7 @@ def _sample(first, stride, unary, tables, lengths, uniform, states):
                     e = _shared(i, tables.shape[1])
                     for a in range(count):
                         row[a] += table[e, a, states[draw, chain, i + 1]]
-                states[draw, chain, i] = _draw(row, uniform[draw, chain, i])
+                states[draw, chain, i] = draw_index(row, uniform[draw, chain, i])
 
 
 # Parts of the kernels, for one chain
@@ -418,24 +419,6 @@ def _table_gradient(edge, g, before, after, offset, grad_table):
     for a in range(before.shape[0]):
         for b in range(before.shape[0]):
             grad_table[a, b] += edge[a, b] * (before[a] + g[a, b] + after[b] + offset)
-
-
-@subroutine
-def _draw(scores, uniform):
-    """A state with probability proportional to the exponential of its score."""
-    best, total = NEGATIVE_INFINITY, 0.0
-    for a in range(scores.shape[0]):
-        best = max(best, scores[a])
-    for a in range(scores.shape[0]):
-        scores[a] = exp(scores[a] - best)
-        total += scores[a]
-    rest, state = uniform * total, 0
-    for a in range(scores.shape[0]):
-        # A state of weight 0 is never drawn, even if rounding leaves a remainder after the last state.
-        if scores[a] > 0 and rest >= 0:
-            state = a
-            rest -= scores[a]
-    return state
 
 
 @subroutine

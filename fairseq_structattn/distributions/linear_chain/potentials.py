@@ -114,6 +114,26 @@ def mask_edges(edges: Tensor, real: Optional[Tensor]) -> Tensor:
     return edges if real is None else edges.masked_fill(~real[..., 1:, None, None], 0)
 
 
+def check_pairwise(pairwise: Tensor, batch_shape: torch.Size, n: int, states: int) -> None:
+    """ValueError if ``pairwise`` has another shape than ``[K, K]`` or ``[…, n-1, K, K]``."""
+    edges = max(n - 1, 0)
+    shape, table = tuple(pairwise.shape), (states, states)
+    per_edge = shape[-3:] == (edges,) + table and broadcasts(shape[:-3], batch_shape)
+    if shape != table and not per_edge:
+        raise ValueError(
+            f"pairwise has shape {shape}; it must be {table} or (…, {edges}, {states}, {states}) with leading "
+            f"dimensions that broadcast to {tuple(batch_shape)}"
+        )
+
+
+def broadcasts(shape: Tuple[int, ...], batch_shape: torch.Size) -> bool:
+    """Whether a shape broadcasts to that of the batch."""
+    try:
+        return torch.broadcast_shapes(shape, batch_shape) == batch_shape
+    except RuntimeError:
+        return False
+
+
 def _is_moderate(scores: Tensor) -> bool:
     return bool((scores.detach().abs() <= LARGEST_PAIRWISE).all())
 
