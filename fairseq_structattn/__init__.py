@@ -26,6 +26,8 @@ def _stand_for_the_real_package(name: str) -> None:
     under its own name all the same, so that nothing is registered twice."""
     if _NAME not in sys.modules:
         spec = importlib.util.spec_from_file_location(_NAME, __file__, submodule_search_locations=list(__path__))
+        if spec is None or spec.loader is None:
+            raise ImportError(f"--user-dir: {__file__} is not a file that Python can import")
         package = importlib.util.module_from_spec(spec)
         sys.modules[_NAME] = package
         spec.loader.exec_module(package)

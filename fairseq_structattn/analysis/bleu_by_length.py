@@ -23,7 +23,9 @@ import shlex
 import sys
 import unicodedata
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+import numpy as np
 
 from fairseq_structattn.analysis.files import InputError, check_inputs, check_outputs, command, read_lines, write_json
 from fairseq_structattn.analysis.generated import Translations, add_lines_option, read_translations
@@ -54,10 +56,11 @@ class Bucket(NamedTuple):
 
 def buckets(lengths: Sequence[int], bounds: Sequence[int]) -> List[Bucket]:
     """Buckets between the ascending `bounds`, below the first and from the last on; empty ones too."""
-    edges = [0, *bounds, None]
+    lows: List[int] = [0, *bounds]
+    highs: List[Optional[int]] = [*bounds, None]
     return [
         Bucket(low, high, [i for i, length in enumerate(lengths) if low <= length and (high is None or length < high)])
-        for low, high in zip(edges, edges[1:])
+        for low, high in zip(lows, highs)
     ]
 
 
@@ -153,14 +156,18 @@ def compare(systems: Dict[str, List[str]], references: List[str], how: Compariso
     alone = len(references) < 2  # every resample is the sentence itself
     tested = not alone and len(systems) > 1
     scores: List[Dict] = []
-    baseline: Any = None
+    baseline: Optional[np.ndarray] = None
     for lines in systems.values():
         with _seeded(how.seed):
             result = metric.corpus_score(lines, [references], n_bootstrap=INTERVAL_RESAMPLES)
             signature = str(metric.get_signature())
-        statistics = sentence_statistics(lines, references, how.tokenize) if tested else None
-        p = None if baseline is None else p_value(how.kind, baseline, statistics, how.trials, how.seed)
-        baseline = statistics if baseline is None else baseline
+        p = None
+        if tested:
+            statistics = sentence_statistics(lines, references, how.tokenize)
+            if baseline is None:
+                baseline = statistics
+            else:
+                p = p_value(how.kind, baseline, statistics, how.trials, how.seed)
         scores.append(
             {
                 "bleu": round(float(result.score), 2),

@@ -362,11 +362,11 @@ def _attend(models, task, sources: List[torch.Tensor], targets: List[List[Target
 def _records(sentence_id: int, sentence: Sentence, task, forced: bool) -> Iterator[AttentionRecord]:
     reference = sentence.reference
     for rank, (target, attention) in enumerate(sentence.found):
-        log_probs, weights, marginals, marks, heads = attention
+        weights, marginals, marks, heads, _ = attention
         yield AttentionRecord(
             id=sentence_id,
             rank=rank,
-            score=float(log_probs.mean()) if target.score is None else target.score,
+            score=attention.score if target.score is None else target.score,
             forced=forced,
             source=_words(sentence.source, task.source_dictionary),
             target=_words(target.tokens, task.target_dictionary),

@@ -33,18 +33,33 @@ class Attention(NamedTuple):
     """The attention of one target sentence.
 
     Attributes:
-        log_probs: of the target tokens ``[tgt_len]``; None unless requested
-        weights: ``[tgt_len, src_len]``, None for a model without attention
+        weights: ``[tgt_len, src_len]``
         marginals: ``[tgt_len, src_len]``, None if the model does not return its distribution
         marks: indicator of the most likely selection ``[tgt_len, src_len]``; None if the distribution has no segments
         heads: of the source words in the most likely tree of each target step ``[tgt_len, words]``; None without trees
+        log_probs: of the target tokens ``[tgt_len]``; None unless requested
     """
 
-    log_probs: Optional[Tensor]
-    weights: Optional[Tensor]
+    weights: Tensor
     marginals: Optional[Tensor] = None
     marks: Optional[Tensor] = None
     heads: Optional[Tensor] = None
+    log_probs: Optional[Tensor] = None
+
+    @property
+    def score(self) -> float:
+        """The mean log-probability of the target tokens.
+
+        Raises:
+            ValueError: log-probabilities were not requested
+        """
+        if self.log_probs is None:
+            raise ValueError("forced_attention returns log-probabilities only with score=True")
+        return float(self.log_probs.mean())
+
+
+# What a model returns for a target sentence: log-probabilities, if requested, and its attention, if it has any.
+Reading = Tuple[Optional[Tensor], Optional[Attention]]
 
 
 @torch.no_grad()
@@ -74,10 +89,10 @@ def forced_attention(
 def source_trees(models: Sequence, task, sources: List[Tensor]) -> List[Optional[SourceTree]]:
     """The trees that ``--source-attention`` finds over each source sentence; None without it, or for several models."""
     encoder = getattr(models[0], "encoder", None)
-    if len(models) > 1 or getattr(encoder, "source_attn", None) is None:
+    if len(models) > 1 or encoder is None or getattr(encoder, "source_attn", None) is None:
         return [None] * len(sources)
     heads = encoder.source_attention(_collate(sources, task.source_dictionary, models[0])).distribution
-    found = []
+    found: List[Optional[SourceTree]] = []
     for best, marginals, source in zip(heads.argmax, heads.marginals, sources):
         best, marginals = (_arcs_at_words(arcs, source, task.source_dictionary) for arcs in (best, marginals))
         found.append(SourceTree(best.argmax(-2).tolist(), rounded(marginals)))
@@ -101,40 +116,40 @@ def gives_posterior(model) -> bool:
     return forward is not None and "return_posterior" in inspect.signature(forward).parameters
 
 
-def _of_model(model, task, sources: List[Tensor], targets: List[Tensor], score: bool) -> List[Attention]:
+def _of_model(model, task, sources: List[Tensor], targets: List[Tensor], score: bool) -> List[Reading]:
     if gives_posterior(model):
         return _with_posterior(model, task, sources, targets, score)
     return [_weights_only(model, task, *pair, score) for pair in zip(sources, targets)]
 
 
-def _with_posterior(model, task, sources: List[Tensor], targets: List[Tensor], score: bool) -> List[Attention]:
+def _with_posterior(model, task, sources: List[Tensor], targets: List[Tensor], score: bool) -> List[Reading]:
     sample = _sample(model, task, sources, targets)
     output = model(**sample["net_input"], features_only=not score, return_posterior=True)
-    log_probs = _log_probs(model, output, sample, targets) if score else [None] * len(sources)
+    log_probs = _log_probs(model, output, sample, targets, score)
     weights, posterior = output[1]["attn"][0], output[1]["posterior"]
     if posterior is None:
-        return [Attention(one, None) for one in log_probs]
+        return [(one, None) for one in log_probs]
     marginals = model.decoder.attention.position_marginals(posterior)
-    best = posterior.argmax if posterior.needs_arcs or posterior.selects_segments else None
-    selected = posterior.selected_positions(best) if posterior.selects_segments else None
+    selected = posterior.selected_positions(posterior.argmax) if posterior.selects_segments else None
+    parsed = posterior.argmax if posterior.needs_arcs else None
     found = []
     for row, (source, target) in enumerate(zip(sources, targets)):
         steps, dictionary = len(target), task.source_dictionary
         marks = None if selected is None else _at_tokens(selected[row, :steps], source, dictionary)
-        heads = _arcs_at_words(best[row, :steps], source, dictionary).argmax(-2) if posterior.needs_arcs else None
+        heads = None if parsed is None else _arcs_at_words(parsed[row, :steps], source, dictionary).argmax(-2)
         own_weights = weights[row, :steps, -len(source) :].float()  # sentences are padded on the left
         own_marginals = _at_tokens(marginals[row, :steps], source, dictionary)
-        found.append(Attention(log_probs[row], own_weights, own_marginals, marks, heads))
-    return [_on_cpu(attention) for attention in found]
+        found.append(_on_cpu(Attention(own_weights, own_marginals, marks, heads)))
+    return list(zip(log_probs, found))
 
 
-def _weights_only(model, task, source: Tensor, target: Tensor, score: bool) -> Attention:
+def _weights_only(model, task, source: Tensor, target: Tensor, score: bool) -> Reading:
     sample = _sample(model, task, [source], [target])
     output = model(**sample["net_input"])
     weights = output[1].get("attn") if isinstance(output[1], dict) else output[1]
     weights = weights[0] if isinstance(weights, (list, tuple)) and weights else weights
-    log_probs = _log_probs(model, output, sample, [target])[0] if score else None
-    return _on_cpu(Attention(log_probs, weights[0].float() if torch.is_tensor(weights) else None))
+    (log_probs,) = _log_probs(model, output, sample, [target], score)
+    return log_probs, _on_cpu(Attention(weights[0].float())) if torch.is_tensor(weights) else None
 
 
 def _sample(model, task, sources: List[Tensor], targets: List[Tensor]) -> dict:
@@ -158,7 +173,9 @@ def _device(model) -> torch.device:
     return next(model.parameters()).device
 
 
-def _log_probs(model, output, sample: dict, targets: List[Tensor]) -> List[Tensor]:
+def _log_probs(model, output, sample: dict, targets: List[Tensor], score: bool) -> List[Optional[Tensor]]:
+    if not score:
+        return [None] * len(targets)
     scores = model.get_normalized_probs(output, log_probs=True, sample=sample)
     of_target = scores.gather(-1, sample["target"].unsqueeze(-1)).squeeze(-1)
     return [row[: len(target)] for row, target in zip(of_target.float().cpu(), targets)]
@@ -184,19 +201,25 @@ def _arcs_at_words(arcs: Tensor, source: Tensor, dictionary) -> Tensor:
 
 
 def _on_cpu(attention: Attention) -> Attention:
-    return Attention(*(None if part is None else part.cpu() for part in attention))
+    return Attention._make(None if part is None else part.cpu() for part in attention)
 
 
-def _average(found: Tuple[Attention, ...]) -> Attention:
-    weights = [one.weights for one in found if one.weights is not None]
-    if not weights:
+def _average(readings: Tuple[Reading, ...]) -> Attention:
+    models = len(readings)
+    log_probs = [one for one, _ in readings if one is not None]
+    found = [attention for _, attention in readings if attention is not None]
+    if not found:
         raise NoAttention
-    if len(found) == 1:
-        return found[0]
-    log_probs = None
-    if found[0].log_probs is not None:
-        log_probs = torch.logsumexp(torch.stack([one.log_probs for one in found]), 0) - math.log(len(found))
-    marginals = [one.marginals for one in found]
-    told = all(one is not None for one in marginals)
-    mean = functools.reduce(torch.add, marginals) / len(found) if told else None
-    return Attention(log_probs, functools.reduce(torch.add, weights) / len(found), mean)
+    mean_log_probs = torch.logsumexp(torch.stack(log_probs), 0) - math.log(models) if log_probs else None
+    if models == 1:
+        return found[0]._replace(log_probs=mean_log_probs)
+    marginals = [attention.marginals for attention in found if attention.marginals is not None]
+    return Attention(
+        _sum([attention.weights for attention in found]) / models,
+        _sum(marginals) / models if len(marginals) == models else None,
+        log_probs=mean_log_probs,
+    )
+
+
+def _sum(tensors: List[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, tensors)

@@ -52,16 +52,19 @@ class Progress:
         self.last = now
         filled = CELLS * min(done, self.total) // self.total
         bar = "#" * filled + "." * (CELLS - filled)
-        text = f"    [{bar}] {done} of {self.total} updates, loss {loss}{self._left(done, now)}"
+        left = _time_left(now - self.start, done - self.first, self.total - done)
+        text = f"    [{bar}] {done} of {self.total} updates, loss {loss}{left}"
         self.output.write(CLEAR + text if terminal else text + "\n")
         self.output.flush()
         self.drawn = terminal
 
-    def _left(self, done: int, now: float) -> str:
-        if done >= self.total or done == self.first:
-            return ""
-        seconds = (now - self.start) / (done - self.first) * (self.total - done)
-        return f", {int(seconds) // 60}:{int(seconds) % 60:02} left"
+
+def _time_left(seconds: float, done: int, remaining: int) -> str:
+    """``, 1:05 left``, at the speed of the updates `done` in so many seconds; empty if it cannot be told."""
+    if remaining <= 0 or done == 0:
+        return ""
+    left = int(seconds / done * remaining)
+    return f", {left // 60}:{left % 60:02} left"
 
 
 def show(lines: Iterable[str], progress: Progress) -> None:

@@ -216,15 +216,16 @@ class Side(NamedTuple):
         try:
             if self.text is not None:
                 of_text = words_of_pieces if self.scheme == "sentencepiece" else words_of_text
-                return of_text(tokens, self._line(sentence))
+                return of_text(tokens, _line(self.text, sentence))
             return character_words(tokens, self.space) if self.scheme == "characters" else SCHEMES[self.scheme](tokens)
         except AlignmentError as error:
             raise AlignmentError(f"sentence {sentence}: {error}") from None
 
-    def _line(self, sentence: int) -> str:
-        if sentence >= len(self.text):
-            raise AlignmentError(f"the text has only {len(self.text)} lines; line n + 1 belongs to sentence n")
-        return self.text[sentence]
+
+def _line(text: List[str], sentence: int) -> str:
+    if sentence >= len(text):
+        raise AlignmentError(f"the text has only {len(text)} lines; line n + 1 belongs to sentence n")
+    return text[sentence]
 
 
 def merged(record: AttentionRecord, source: Side, target: Side, rows: str = "mean") -> AttentionRecord:

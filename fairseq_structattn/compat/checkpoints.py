@@ -112,9 +112,10 @@ class _NumberType:
     """Replaces `numpy.dtype` in a checkpoint, for types of numbers only."""
 
     def __init__(self, code, align=False, copy=False):
-        self.dtype = np.dtype(code) if isinstance(code, str) else None
-        if self.dtype is None or self.dtype.kind not in NUMBER_KINDS:
+        dtype = np.dtype(code) if isinstance(code, str) else None
+        if dtype is None or dtype.kind not in NUMBER_KINDS:
             raise pickle.UnpicklingError(f"the checkpoint has a numpy type other than numbers: {code!r}")
+        self.dtype = dtype
 
     def __setstate__(self, state):
         # The byte order is the only part of the state that matters for numbers.

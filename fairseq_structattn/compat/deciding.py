@@ -32,18 +32,17 @@ class AtFirstUse:
         with self._lock:
             if self._is_trying:
                 return False
-            if self._decision is None:
-                self._decide()
-            return self._decision
+            return self._decide() if self._decision is None else self._decision
 
-    def _decide(self) -> None:
+    def _decide(self) -> bool:
         self._is_trying = True
         try:
-            self._decision = self.is_defective()
+            self._decision = needed = self.is_defective()
         finally:
             self._is_trying = False
-        if self._decision:
+        if needed:
             announce(self.name)
+        return needed
 
 
 def put_in_place(owner, name: str, make: Callable[[Callable], Callable]) -> None:

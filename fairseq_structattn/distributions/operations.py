@@ -139,7 +139,7 @@ class Operation:
         """Empty tensors in the shapes of the outputs; of shape ``(0,)`` for outputs that are ``None``."""
         raise NotImplementedError
 
-    def parts(self, *potentials: Tensor) -> Tuple[Tensor, ...]:
+    def parts(self, *potentials: Optional[Tensor]) -> Tensors:
         """The potentials expanded, so that the gradient of log Z with respect to each is a result."""
         return potentials
 
@@ -227,7 +227,7 @@ class Operation:
         numbers = [i for i in range(self.potentials) if inputs[i] is not None]
         given = range(self.results)
 
-        def results(*potentials: Tensor) -> Tuple[Tensor, ...]:
+        def results(*potentials: Tensor) -> Tensors:
             return self._specified_results(potentials, numbers, given, inputs[self.potentials :])
 
         return _push(results, [inputs[i] for i in numbers], [tangents[i] for i in numbers])
@@ -244,7 +244,7 @@ class Operation:
         numbers = [i for i in range(self.potentials) if inputs[i] is not None]
         given = [i for i in range(self.results) if upstream[i] is not None]
 
-        def results(*potentials: Tensor) -> Tuple[Tensor, ...]:
+        def results(*potentials: Tensor) -> Tensors:
             return self._specified_results(potentials, numbers, given, inputs[self.potentials :])
 
         def gradient(*primals: Tensor) -> Tuple[Tensor, ...]:
@@ -255,7 +255,7 @@ class Operation:
 
     def _specified_results(
         self, potentials: Sequence[Tensor], numbers: Sequence[int], given: Sequence[int], settings: tuple
-    ) -> Tuple[Tensor, ...]:
+    ) -> Tensors:
         wide = [potential.double() if self.wide else potential for potential in potentials]
         every = self._specified(_spread(wide, numbers, self.potentials), settings)
         return tuple(every[i] for i in given)
@@ -268,7 +268,7 @@ class Operation:
         def log_partition(*given: Tensor) -> Tensor:
             return self.log_partition(*_spread(given, numbers, len(parts)), *settings)
 
-        value, marginals = value_and_gradients(log_partition, *(parts[i] for i in numbers))
+        value, marginals = value_and_gradients(log_partition, *(part for part in parts if part is not None))
         return (value, *_spread(marginals, numbers, len(parts)))
 
 
@@ -288,13 +288,12 @@ def without_gradient(name: str, arguments: str, shape: Callable) -> Callable:
         def shapes(*inputs):
             return inputs[0].new_empty(shape(*inputs), dtype=torch.long)
 
-        operator = None
-        if HAS_CUSTOM_OPERATORS:
-            operator = _define(name, f"({arguments}) -> Tensor", function, shapes, _tags())
+        schema = f"({arguments}) -> Tensor"
+        operator = _define(name, schema, function, shapes, _tags()) if HAS_CUSTOM_OPERATORS else None
 
         @functools.wraps(function)
         def call(*inputs, generator=None):
-            if HAS_CUSTOM_OPERATORS and generator is None and is_traced(inputs[0]):
+            if operator is not None and generator is None and is_traced(inputs[0]):
                 return operator(*inputs)
             if _is_transformed():
                 raise RuntimeError(

@@ -17,7 +17,13 @@ from fairseq_structattn.models.renamed_parameters import SOURCE_ATTENTION, renam
 from fairseq_structattn.models.rnn_architectures import set_defaults
 from fairseq_structattn.models.word_vectors import fixed_embedding
 from fairseq_structattn.modules.embeddings import WordEmbedding
-from fairseq_structattn.modules.source_attention import BOUNDS, SCORERS, SourceAttention, source_attention_names
+from fairseq_structattn.modules.source_attention import (
+    BOUNDS,
+    SCORERS,
+    ExpectedHeads,
+    SourceAttention,
+    source_attention_names,
+)
 
 NONE, GIVEN = "none", "given"
 
@@ -162,18 +168,26 @@ class DecomposableAttention(BaseFairseqModel):
         """
         if self.source_attn is None:
             raise ValueError(f"this model was trained with --source-attention {self.source}: it has no trees to show")
-        return self._read(tokens, None).heads
+        words, mask = self._embed(tokens)
+        return self._expect(self.source_attn, words, mask).distribution
 
     def _read(self, tokens: Tensor, heads: Optional[Tensor]) -> Sentences:
-        nodes = F.pad(tokens, (1, 0), value=self.root_idx)
-        mask = nodes.ne(self.padding_idx)
-        words = self.projection(self.embed_tokens(nodes))
+        words, mask = self._embed(tokens)
         if self.source == NONE:
             return Sentences(words, mask, None)
-        if self.source == GIVEN:
+        if self.source_attn is None:
             return Sentences(torch.cat((words, self._given(words, heads)), -1), mask, None)
-        distribution, expected = self.source_attn.expect(words.transpose(0, 1), words, mask.sum(1) - 1)
+        distribution, expected = self._expect(self.source_attn, words, mask)
         return Sentences(torch.cat((words, F.pad(expected, (0, 0, 1, 0))), -1), mask, distribution)
+
+    def _embed(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
+        """Projected embeddings ``[batch, 1 + words, hidden_size]``, the root first, and their mask."""
+        nodes = F.pad(tokens, (1, 0), value=self.root_idx)
+        return self.projection(self.embed_tokens(nodes)), nodes.ne(self.padding_idx)
+
+    @staticmethod
+    def _expect(source_attn: SourceAttention, words: Tensor, mask: Tensor) -> ExpectedHeads:
+        return source_attn.expect(words.transpose(0, 1), words, mask.sum(1) - 1)
 
     @staticmethod
     def _given(words: Tensor, heads: Optional[Tensor]) -> Tensor:

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import sys
+from types import FrameType
 from typing import List, Optional
 
 import torch
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 def is_built_for_checkpoint() -> bool:
     """Whether fairseq builds a model to load a checkpoint into it. fairseq tells the outer ``build_model`` functions,
     but not that of the model, which calls this function."""
-    frame = sys._getframe(1)
+    frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and frame.f_code.co_name == "build_model":
         if frame.f_locals.get("from_checkpoint"):
             return True

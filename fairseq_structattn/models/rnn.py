@@ -20,7 +20,7 @@ from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import DecoderRNN, SentenceRNN, State, stack_state, unstack_state
 from fairseq_structattn.modules.source_attention import SCORERS, ExpectedHeads, SourceAttention
 
-IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
+IncrementalState = Dict[str, Dict[str, Tensor]]
 
 
 class EncoderOutput(NamedTuple):
@@ -378,7 +378,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
             if self.query_previous:
                 hidden = layers[-1][0]
                 context, weights = self._attend(attend, hidden)
-                layers = advance(torch.cat((context, feed), -1), layers)
+                layers = advance(feed if context is None else torch.cat((context, feed), -1), layers)
             else:
                 layers = advance(feed, layers)
                 hidden = layers[-1][0]
@@ -410,12 +410,12 @@ class RNNDecoder(FairseqIncrementalDecoder):
     ) -> Tensor:
         return F.dropout(readout(hidden, context, word), self.dropout_out, self.training)
 
-    def _pack(self, decoded: Decoded) -> Dict[str, Optional[Tensor]]:
+    def _pack(self, decoded: Decoded) -> Dict[str, Tensor]:
         state = {f"state{index}": part for index, part in enumerate(decoded.state)}
         coverage = {} if decoded.coverage is None else {"coverage": decoded.coverage.permute(2, 0, 1)}
         return {"feed": decoded.feed, **state, **coverage}
 
-    def _unpack(self, cached: Dict[str, Optional[Tensor]]) -> Tuple[State, Tensor, Optional[Tensor]]:
+    def _unpack(self, cached: Dict[str, Tensor]) -> Tuple[State, Tensor, Optional[Tensor]]:
         state = tuple(cached[f"state{index}"] for index in range(self.rnn.state_size))
         coverage = cached.get("coverage")
         return state, cached["feed"], None if coverage is None else coverage.permute(1, 2, 0)

@@ -44,7 +44,7 @@ class AttentionSource(NamedTuple):
 
     def reorder(self, new_order: Tensor) -> "AttentionSource":
         """The sentences of this batch with the indices `new_order` ``[new_batch]``."""
-        return AttentionSource(*(None if part is None else part.index_select(0, new_order) for part in self))
+        return AttentionSource._make(None if part is None else part.index_select(0, new_order) for part in self)
 
 
 class StructuredAttention(nn.Module):
@@ -116,14 +116,16 @@ class StructuredAttention(nn.Module):
             {name: nn.Parameter(torch.empty(shape).uniform_(-0.1, 0.1)) for name, shape in shapes.items()}
         )
         self.coverage = None
-        if COVERAGES[coverage] is not None:
+        new_coverage = COVERAGES[coverage]
+        if new_coverage is not None:
             key_dim = self.score.key_projection(torch.empty(1, 1, source_dim)).size(-1)
-            self.coverage = COVERAGES[coverage](query_dim, source_dim, key_dim, coverage_size, max_fertility)
+            self.coverage = new_coverage(query_dim, source_dim, key_dim, coverage_size, max_fertility)
         self.couplings = None
-        if COUPLINGS[couplings] is not None:
+        new_couplings = COUPLINGS[couplings]
+        if new_couplings is not None:
             if "pairwise" not in self.tables:
                 raise ValueError(f"couplings is {couplings!r}, and {distribution!r} has no pairwise potentials")
-            self.couplings = COUPLINGS[couplings](query_dim, source_dim, self.tables["pairwise"].size(-1))
+            self.couplings = new_couplings(query_dim, source_dim, self.tables["pairwise"].size(-1))
 
     def prepare(self, states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None) -> AttentionSource:
         """Computes once per sentence whatever depends on the source only.
@@ -249,7 +251,7 @@ class AttentionSteps:
         self._scores.append(scores)
         self._queries.append(query)
         weights = attention.weights_of(attention.distribution_of(scores, query, source)).to(source.values.dtype)
-        if self.coverage is not None:
+        if attention.coverage is not None:
             self.coverage = attention.coverage(self.coverage, weights.squeeze(1), query.squeeze(1), source.coverage)
         return self._context_of(weights), weights
 

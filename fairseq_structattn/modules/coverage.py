@@ -49,6 +49,9 @@ class Coverage(nn.Module):
 
         Returns:
             ``[batch, src_len, size]``
+
+        Raises:
+            ValueError: `source` is None, and the coverage reads it
         """
         raise NotImplementedError
 
@@ -75,7 +78,7 @@ class FertilityCoverage(Coverage):
         self.source_projection = nn.Linear(source_dim, 1, bias=False)
 
     def forward(self, coverage: Tensor, weights: Tensor, query: Tensor, source: Optional[Tensor]) -> Tensor:
-        fertility = self.max_fertility * torch.sigmoid(source.to(coverage.dtype))
+        fertility = self.max_fertility * torch.sigmoid(_given(source).to(coverage.dtype))
         return coverage + weights.to(coverage.dtype).unsqueeze(-1) / fertility.clamp(
             min=torch.finfo(fertility.dtype).eps
         )
@@ -96,12 +99,19 @@ class RecurrentCoverage(Coverage):
         self.recurrence = nn.Linear(size, 3 * size)
 
     def forward(self, coverage: Tensor, weights: Tensor, query: Tensor, source: Optional[Tensor]) -> Tensor:
+        source = _given(source)
         read = source + self.query_projection(query).unsqueeze(1) + self.weight_projection(weights.unsqueeze(-1))
         read_reset, read_update, read_new = read.chunk(3, -1)
         kept_reset, kept_update, kept_new = self.recurrence(coverage.to(source.dtype)).chunk(3, -1)
         reset, update = torch.sigmoid(read_reset + kept_reset), torch.sigmoid(read_update + kept_update)
         new = torch.tanh(read_new + reset * kept_new)
         return torch.lerp(new.to(coverage.dtype), coverage, update.to(coverage.dtype))
+
+
+def _given(source: Optional[Tensor]) -> Tensor:
+    if source is None:
+        raise ValueError("source is None; this coverage reads the source states, so give source_projection(states)")
+    return source
 
 
 COVERAGES: Dict[str, Optional[Type[Coverage]]] = {

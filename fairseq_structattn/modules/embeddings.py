@@ -13,9 +13,18 @@ class WordEmbedding(nn.Embedding):
 
     If the file with pretrained embeddings is missing, the table awaits the weights of a checkpoint
     (:meth:`await_weights`), and cannot be trained without them.
+
+    Args:
+        num_embeddings: number of words
+        embedding_dim: size of an embedding
+        padding_idx: index of the padding symbol
     """
 
+    padding_idx: int
     awaited: Optional[str] = None
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int):
+        super().__init__(num_embeddings, embedding_dim, padding_idx)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings ``[..., embedding_dim]`` of `tokens` ``[...]``."""

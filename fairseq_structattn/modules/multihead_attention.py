@@ -263,8 +263,10 @@ class StructuredMultiheadAttention(nn.Module):
         """Keys and values ``[batch · heads, src_len, head_dim]`` and the mask of padding, with those of earlier calls.
         The cache has the entries of fairseq's."""
         cached = self._get_input_buffer(incremental_state)
-        if static_kv and "prev_key" in cached:
-            return cached["prev_key"].flatten(0, 1), cached["prev_value"].flatten(0, 1), cached["prev_key_padding_mask"]
+        earlier_keys, earlier_values = cached.get("prev_key"), cached.get("prev_value")
+        earlier_mask = cached.get("prev_key_padding_mask")
+        if static_kv and earlier_keys is not None and earlier_values is not None:
+            return earlier_keys.flatten(0, 1), earlier_values.flatten(0, 1), earlier_mask
         if self.self_attention:
             key = value = query
         if key is None or value is None:
@@ -272,12 +274,11 @@ class StructuredMultiheadAttention(nn.Module):
                 "key and value are None, and there are none of an earlier call; give the states to attend to"
             )
         keys, values = self._split(self.k_proj(key)), self._split(self.v_proj(value))
-        if "prev_key" in cached:
-            earlier = cached["prev_key"].size(2)
+        if earlier_keys is not None and earlier_values is not None:
             now = torch.zeros(query.size(1), keys.size(1), dtype=torch.bool, device=keys.device)
-            mask = _longer_mask(cached["prev_key_padding_mask"], mask, earlier, now)
-            keys = torch.cat((cached["prev_key"].flatten(0, 1), keys), 1)
-            values = torch.cat((cached["prev_value"].flatten(0, 1), values), 1)
+            mask = _longer_mask(earlier_mask, mask, earlier_keys.size(2), now)
+            keys = torch.cat((earlier_keys.flatten(0, 1), keys), 1)
+            values = torch.cat((earlier_values.flatten(0, 1), values), 1)
         if incremental_state is not None:
             buffer = {"prev_key": self._by_sentence(keys), "prev_value": self._by_sentence(values)}
             self._set_input_buffer(incremental_state, {**buffer, "prev_key_padding_mask": mask})

@@ -2,7 +2,7 @@
 et al. 2017."""
 
 import functools
-from typing import Callable, Dict, List, NamedTuple, Type
+from typing import Callable, Dict, List, NamedTuple, Optional, Type
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +17,9 @@ BOUNDS = ("none", "tanh")
 # The name of independent heads here, a softmax for each word; in decoder attention, softmax selects one position.
 SOFTMAX = "softmax"
 
-# From arc scores [batch, n+1, n] and lengths [batch] to a distribution over the heads of n words.
-HeadsOf = Callable[[Tensor, Tensor], ArcDistribution]
+# From arc scores [batch, n+1, n] and lengths [batch], or None without padding, to a distribution over the heads of n
+# words.
+HeadsOf = Callable[[Tensor, Optional[Tensor]], ArcDistribution]
 
 
 def source_attention_names() -> List[str]:

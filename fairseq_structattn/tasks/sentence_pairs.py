@@ -95,10 +95,11 @@ class SentencePairs(FairseqDataset):
             "net_input": inputs,
             "target": torch.tensor([item["target"] for item in samples]),
         }
-        if None not in self.heads:
+        given = [heads for heads in self.heads if heads is not None]
+        if len(given) == len(SIDES):
             heads = [self._padded([item[f"{side}_heads"] for item in samples], NO_HEAD) for side in SIDES]
             inputs["premise_heads"], inputs["hypothesis_heads"] = heads
-            batch["heads_path"] = [heads.path for heads in self.heads]
+            batch["heads_path"] = [heads.path for heads in given]
         return batch
 
     @staticmethod

@@ -108,3 +108,11 @@ def test_posterior_is_what_the_weights_are_made_of(kind):
 def test_unknown_coverage_is_refused():
     with pytest.raises(ValueError, match="coverage is 'all'; choose one of: none, sum, fertility, gru"):
         StructuredAttention(4, 4, coverage="all")
+
+
+@pytest.mark.parametrize("kind", ["fertility", "gru"])
+def test_coverage_without_the_source_states_that_it_reads_is_refused(kind):
+    attention, query, states = build(kind)
+    source = attention.prepare(states, LENGTHS)._replace(coverage=None)
+    with pytest.raises(ValueError, match=r"source is None.* give source_projection\(states\)"):
+        attention(query, source)

@@ -56,9 +56,10 @@ class KernelCache:
         from numba.core.compiler import CompileResult
 
         target_context.refresh()
-        if self.cache_path is not None:
+        own_folder = self.cache_path
+        if own_folder is not None:
             try:
-                payload = _read(self._path(signature, target_context.codegen()))
+                payload = _read(self._file(own_folder, signature, target_context.codegen()))
                 return CompileResult._rebuild(target_context, *payload)
             except FileNotFoundError:
                 pass
@@ -72,18 +73,20 @@ class KernelCache:
         """Save the code compiled for ``signature``; failures are silent."""
         from numba.core.serialize import dumps
 
-        if self.cache_path is None or result.library.has_dynamic_globals:
+        own_folder = self.cache_path
+        if own_folder is None or result.library.has_dynamic_globals:
             return
         try:
-            _write(self._path(signature, result.codegen), dumps(result._reduce()))
-            _prune(Path(self.cache_path))
+            _write(self._file(own_folder, signature, result.codegen), dumps(result._reduce()))
+            _prune(Path(own_folder))
         except OSError as error:
             logger.debug("cannot keep machine code: %s", error)
 
     def flush(self) -> None:
         """Delete all code of this kernel."""
-        if self.cache_path is not None:
-            for path in Path(self.cache_path).glob("*.bin"):
+        own_folder = self.cache_path
+        if own_folder is not None:
+            for path in Path(own_folder).glob("*.bin"):
                 _remove(path)
 
     def enable(self) -> None:
@@ -91,9 +94,9 @@ class KernelCache:
 
     disable = enable
 
-    def _path(self, signature, codegen) -> Path:
+    def _file(self, own_folder: str, signature, codegen) -> Path:
         parts = (repr(signature), repr(codegen.magic_tuple()), stamp(self._dispatcher))
-        return Path(self.cache_path) / (hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32] + ".bin")
+        return Path(own_folder) / (hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32] + ".bin")
 
 
 def folder() -> Optional[Path]:
@@ -135,19 +138,19 @@ def tell() -> None:
 def stamp(dispatcher) -> str:
     """A digest of all that determines a kernel's machine code, except its argument types and the processor."""
     parts = set(_versions())
-    seen, waiting = {id(dispatcher)}, [dispatcher]
+    seen, waiting = {id(dispatcher)}, [(dispatcher, dispatcher.py_func)]
     while waiting:
-        value = waiting.pop()
-        function = _function_of(value)
+        value, function = waiting.pop()
         for option, choice in getattr(value, "targetoptions", {}).items():
             parts.add(f"option {function.__qualname__} {option} {_description(choice)}")
         parts.add(f"code {_code(function.__code__)!r} {function.__defaults__!r}")
         for name, used in _used_by(function):
-            if _function_of(used) is None:
+            own = _function_of(used)
+            if own is None:
                 parts.add(f"constant {name} {_description(used)}")
             elif id(used) not in seen:
                 seen.add(id(used))
-                waiting.append(used)
+                waiting.append((used, own))
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()
 
 

@@ -63,7 +63,9 @@ class ScanExpectations(Operation):
         return log_partition, marginals, edges, messages
 
     def gradient(self, inputs, outputs, upstream):
-        unary, tables, ends, lengths = (None if tensor is None else tensor.contiguous() for tensor in inputs[:4])
+        unary, tables, ends, lengths, _ = inputs
+        unary, tables, lengths = unary.contiguous(), tables.contiguous(), lengths.contiguous()
+        ends = None if ends is None else ends.contiguous()
         (log_partition, _, _, messages), (grad_log_partition, grad_marginals, grad_edges) = outputs, upstream
         chains, n = unary.shape
         # An expanded number takes no memory, and no time to read.
@@ -71,10 +73,10 @@ class ScanExpectations(Operation):
         grad_log_partition = nothing.expand(chains) if grad_log_partition is None else grad_log_partition
         grad_marginals = nothing.expand(chains, n) if grad_marginals is None else grad_marginals
         grad_unary, grad_tables = torch.empty_like(unary), tables.new_empty(chains, *tables.shape[1:])
-        grad_ends = None if ends is None else unary.new_empty(chains, 4)
+        grad_ends = unary if ends is None else unary.new_empty(chains, 4)
         _launch(
             backward_kernel, unary, tables, ends, lengths, log_partition, messages, grad_log_partition, grad_marginals,
-            _or(grad_edges, unary).contiguous(), grad_unary, grad_tables, _or(grad_ends, unary),
+            _or(grad_edges, unary).contiguous(), grad_unary, grad_tables, grad_ends,
             torch.empty_like(unary), grad_log_partition.stride(0), *grad_marginals.stride(), grad_tables.stride(0),
             with_edges=int(grad_edges is not None),
         )  # fmt: skip
