@@ -1,6 +1,5 @@
 """Random choices in kernels compiled with numba."""
 
-from ..semirings import NEGATIVE_INFINITY
 from .numba_compile import subroutine
 from .numba_math import exp
 
@@ -9,8 +8,8 @@ from .numba_math import exp
 def draw_index(scores, uniform):
     """An index with probability proportional to the exponential of its score, which is not −inf for all; the scores are
     overwritten. ``uniform`` is a number in [0, 1)."""
-    best, total = NEGATIVE_INFINITY, 0.0
-    for a in range(scores.shape[0]):
+    best, total = scores[0], 0.0
+    for a in range(1, scores.shape[0]):
         best = max(best, scores[a])
     for a in range(scores.shape[0]):
         scores[a] = exp(scores[a] - best)

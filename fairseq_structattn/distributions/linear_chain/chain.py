@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 from .. import finite_masks, integers
 from ..backend import implementation, prefers_float32
+from ..pairwise import broadcasts, check_pairwise, mask_edges
 from ..registry import register_distribution
 from ..semirings import NEGATIVE_INFINITY
 from ..structured import StructuredDistribution, cached, log_prob_of_marks, split_positions
-from .potentials import Potentials, broadcasts, check_pairwise, indicators, mask_edges, mask_states
+from .potentials import Potentials, indicators, mask_states
 
 
 @register_distribution("linear-chain")

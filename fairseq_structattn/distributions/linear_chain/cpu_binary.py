@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ..kernels.numba_compile import inlined, kernel, over_batch, subroutine
 from ..operations import Operation
+from ..pairwise import edge_tables, tables_of_chains
 from ..semirings import NEGATIVE_INFINITY
 from . import cpu_odds as odds
 from . import cpu_states, reference
-from .potentials import edge_tables, tables_of_chains, without_padding
+from .potentials import without_padding
 
 # Number of chains in a block.
 WIDTH = odds.WIDTH

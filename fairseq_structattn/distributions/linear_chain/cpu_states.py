@@ -24,9 +24,10 @@ from ..kernels.numba_choices import draw_index
 from ..kernels.numba_compile import inlined, kernel, over_batch, subroutine
 from ..kernels.numba_math import copy, exp, log
 from ..operations import Operation, uniform, without_gradient
+from ..pairwise import edge_tables, tables_of_chains
 from ..semirings import NEGATIVE_INFINITY
 from . import reference
-from .potentials import NO_STATE, edge_tables, tables_of_chains, without_padding
+from .potentials import NO_STATE, without_padding
 
 # Products below the least positive float64, about 1e-308, are lost; in a sum of this size they do not matter.
 LEAST_SUM = 1e-280

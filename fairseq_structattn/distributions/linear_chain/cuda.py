@@ -5,8 +5,9 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
+from ..pairwise import tables_of_chains
 from . import reference, triton_scan
-from .potentials import Potentials, both_states, mask_states, tables_of_chains
+from .potentials import Potentials, both_states, mask_states
 
 argmax, sample = reference.argmax, reference.sample
 

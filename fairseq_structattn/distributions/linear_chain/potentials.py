@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..operations import has_values
+from ..pairwise import mask_edges
 from ..semirings import NEGATIVE_INFINITY
 
 NO_STATE = -1
@@ -109,52 +110,11 @@ def mask_states(states: Tensor, real: Optional[Tensor]) -> Tensor:
     return states if real is None else states.masked_fill(~real.unsqueeze(-1), 0)
 
 
-def mask_edges(edges: Tensor, real: Optional[Tensor]) -> Tensor:
-    """``edges`` ``[*batch, n-1, K, K]`` with 0 on edges that touch padding."""
-    return edges if real is None else edges.masked_fill(~real[..., 1:, None, None], 0)
-
-
-def check_pairwise(pairwise: Tensor, batch_shape: torch.Size, n: int, states: int) -> None:
-    """ValueError if ``pairwise`` has another shape than ``[K, K]`` or ``[…, n-1, K, K]``."""
-    edges = max(n - 1, 0)
-    shape, table = tuple(pairwise.shape), (states, states)
-    per_edge = shape[-3:] == (edges,) + table and broadcasts(shape[:-3], batch_shape)
-    if shape != table and not per_edge:
-        raise ValueError(
-            f"pairwise has shape {shape}; it must be {table} or (…, {edges}, {states}, {states}) with leading "
-            f"dimensions that broadcast to {tuple(batch_shape)}"
-        )
-
-
-def broadcasts(shape: Tuple[int, ...], batch_shape: torch.Size) -> bool:
-    """Whether a shape broadcasts to that of the batch."""
-    try:
-        return torch.broadcast_shapes(shape, batch_shape) == batch_shape
-    except RuntimeError:
-        return False
-
-
 def _is_moderate(scores: Tensor) -> bool:
     return bool((scores.detach().abs() <= LARGEST_PAIRWISE).all())
 
 
 # For kernels, in which all leading dimensions are flattened into one
-
-
-def tables_of_chains(pairwise: Tensor, batch_shape: torch.Size) -> Tensor:
-    """Tables as ``[chains, edges, K, K]``; chains or edges that share a table have size 1."""
-    if pairwise.dim() == 2:
-        return pairwise[None, None]
-    tables = pairwise.shape[-3:]
-    if pairwise.shape[:-3].numel() == 1:
-        return pairwise.reshape((1,) + tables)
-    return pairwise.expand(batch_shape + tables).reshape((batch_shape.numel(),) + tables)
-
-
-def edge_tables(tables: Tensor, shape: Tuple[int, int]) -> Tensor:
-    """One table for each edge, ``[chains, n-1, K, K]``, of chains of the shape ``[chains, n]``."""
-    chains, n = shape
-    return tables.expand(chains, n - 1, *tables.shape[2:])
 
 
 def without_padding(unary: Tensor, edges: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:

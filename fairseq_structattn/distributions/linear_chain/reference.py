@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..operations import value_and_marginals
+from ..pairwise import mask_edges
 from ..semirings import AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
-from .potentials import NO_STATE, Potentials, mask_edges, mask_states
+from .potentials import NO_STATE, Potentials, mask_states
 
 
 def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:

@@ -30,8 +30,9 @@ from torch import Tensor
 from ..kernels.triton_launch import on_device_of
 from ..kernels.triton_scaled import add_product, normalised, power_of_two, scaled_exp, scaled_log
 from ..operations import Operation
+from ..pairwise import edge_tables
 from . import reference
-from .potentials import edge_tables, without_padding
+from .potentials import without_padding
 
 # Positions of a tile and warps of a program, with two positions to a lane. The first pair that holds the whole chain is
 # used, or else several tiles of the last. (With one position to a lane, ptxas spills registers to run more programs.)

@@ -22,8 +22,8 @@ from ..integers import NOTHING
 from ..kernels.numba_choices import draw_index
 from ..kernels.numba_compile import inlined, kernel, over_batch, subroutine
 from ..kernels.numba_math import exp, log
-from ..linear_chain.potentials import edge_tables, mask_edges, tables_of_chains
 from ..operations import Operation, uniform, without_gradient
+from ..pairwise import edge_tables, mask_edges, tables_of_chains
 from ..semirings import NEGATIVE_INFINITY
 from . import reference
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import finite_masks
 from ..backend import implementation
 from ..integers import NOTHING
-from ..linear_chain.potentials import broadcasts, check_pairwise, mask_edges
+from ..pairwise import broadcasts, check_pairwise, mask_edges
 from ..registry import register_distribution
 from ..semirings import NEGATIVE_INFINITY
 from ..structured import StructuredDistribution, cached
