@@ -125,6 +125,16 @@ def bounds_of_choices(choices: Sequence[Tuple[int, ...]], batch_shape: torch.Siz
     return bounds
 
 
+def none_extreme(tensors: Sequence[Tensor]) -> bool:
+    """Whether all numbers are −inf, or finite and of moderate size: no potentials that :func:`moderate` changes."""
+    for tensor in tensors:
+        if not all_ordinary((tensor,)):
+            forbidden = tensor.detach() == NEGATIVE_INFINITY
+            if not (forbidden.any() and all_ordinary((tensor.detach().masked_fill(forbidden, 0),))):
+                return False
+    return True
+
+
 def moderate(
     potentials: Sequence[Tensor], bounds: Optional[Bounds], batch_shape: torch.Size, most_parts: int
 ) -> Optional[Moderate]:

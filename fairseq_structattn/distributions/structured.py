@@ -385,7 +385,7 @@ class StructuredDistribution(TorchInterface, ABC):
 
     def _all_ordinary(self) -> bool:
         """Whether the given potentials are all of moderate size."""
-        return finite_masks.all_ordinary(tuple(self._given.values()))
+        return finite_masks.none_extreme(tuple(self._given.values()))
 
     # Shared machinery
 

@@ -100,8 +100,6 @@ class DependencyTree(ArcDistribution):
     @cached
     def _no_arc(self) -> Tensor:
         """Mask of arcs that do not exist or are forbidden."""
-        if self._is_ordinary:
-            return ~self.arc_mask
         return self._usable_potentials[0] == NEGATIVE_INFINITY
 
     def _argmax(self) -> Tensor:

@@ -102,6 +102,55 @@ def test_scores_at_the_end_of_the_range_of_odds(coupling):
         close(actual, expected, 1e-11)
 
 
+@pytest.mark.parametrize("per_edge", (False, True))
+@pytest.mark.parametrize("states", (None, 2))
+def test_three_kernels_agree_with_the_specification(states, per_edge, monkeypatch):
+    cpu_states = pytest.importorskip("fairseq_structattn.distributions.linear_chain.cpu_states")
+    from fairseq_structattn.distributions.linear_chain import cpu_pairs
+
+    chains, n, taken = 70, 9, set()
+    for module, name in ((cpu_pairs, "expectations"), (cpu_pairs, "gradient"), (cpu_states, "operation")):
+        kernel = getattr(module, name)
+        stand_in = Noted(kernel, lambda key=(module.__name__, name): taken.add(key))
+        monkeypatch.setattr(module, name, stand_in)
+    shape = (chains, n) if states is None else (chains, n, 2)
+    tables = (chains, n - 1, 2, 2) if per_edge else (2, 2)
+    given = [torch.randn(shape), torch.randn(tables), torch.randn(chains, 2), torch.randn(chains, 2)]
+    # A third of the chains has impossible states and pairs, another third scores of all sizes beside them.
+    for tensor in given if per_edge else given[:1] + given[2:]:
+        tensor[25:] = tensor[25:].masked_fill(torch.rand(tensor[25:].shape) < 0.2, -INF)
+        tensor[50:] *= 60
+    if not per_edge:
+        given[1][0, 1] = -INF
+    lengths, found = torch.randint(0, n + 1, (chains,)), []
+    upstream = [torch.randn(size).double() for size in ((chains,), shape, (chains, n - 1, 2, 2))]
+    for name in ("cpu", "reference"):
+        leaves = [tensor.double().requires_grad_() for tensor in given]
+        with use_backend(name):
+            chain = LinearChain(leaves[0], leaves[1], lengths, leaves[2], leaves[3], num_states=states)
+            values = [chain.log_partition.nan_to_num(neginf=0), chain.marginals, chain.edge_marginals]
+            loss = sum((value * g).sum() for value, g in zip(values, upstream))
+            found.append(values + list(torch.autograd.grad(loss, leaves)) + [chain.entropy()])
+    for actual, expected in zip(*found):
+        close(actual, expected.nan_to_num(0.0), 1e-10)
+    assert len(taken) == 3
+
+
+class Noted:
+    """Something whose use is noted."""
+
+    def __init__(self, original, note):
+        self._original, self._note = original, note
+
+    def __call__(self, *arguments):
+        self._note()
+        return self._original(*arguments)
+
+    def __getattr__(self, name):
+        self._note()
+        return getattr(self._original, name)
+
+
 def test_a_chain_out_of_range_leaves_every_bit_of_its_neighbours():
     pytest.importorskip("numba")
     unary, pairwise = random_chains(40, 20, per_edge=True)

@@ -271,7 +271,9 @@ class LinearChain(StructuredDistribution):
             return marginals, edges
         if not self._binary or self._moderate is not None:
             return (marginals, edges) + self._first_and_last(marginals)
-        return self._all_parts(marginals, edges, log_partition == NEGATIVE_INFINITY)
+        parts = self._all_parts(marginals, edges, log_partition == NEGATIVE_INFINITY)
+        # 1 − P(z_i = 1) may differ from 0 by a rounding error where state 0 is impossible.
+        return tuple(part.masked_fill(s == NEGATIVE_INFINITY, 0) for part, s in zip(parts, self._usable_potentials))
 
     def _all_parts(self, selected: Tensor, edges: Tensor, impossible: Optional[Tensor] = None) -> Tuple[Tensor, ...]:
         """The parts of a binary chain, given the probabilities of state 1; 0 in impossible chains."""
@@ -312,9 +314,11 @@ class LinearChain(StructuredDistribution):
     def _all_ordinary(self) -> bool:
         if not self._binary or self.unary.numel() == 0:
             return super()._all_ordinary()
-        # With ordinary pairwise scores and ends, state 0 is always possible: no sequence has to use a masked state 1.
         others = [scores for name, scores in self._given.items() if name != "unary"]
-        return self.unary.detach().amax().item() <= finite_masks.LARGEST_ORDINARY and finite_masks.all_ordinary(others)
+        if not finite_masks.all_ordinary(others):
+            return super()._all_ordinary()
+        # With ordinary pairwise scores and ends, state 0 is always possible: no sequence has to use a masked state 1.
+        return self.unary.detach().amax().item() <= finite_masks.LARGEST_ORDINARY
 
     def _argmax(self) -> Tensor:
         with torch.no_grad():
@@ -351,7 +355,7 @@ class LinearChain(StructuredDistribution):
             start, end = (None if scores is None else scores.to(self.compute_dtype) for scores in (start, end))
         else:
             unary, pairwise, start, end = self._usable_potentials
-        return Potentials(unary, pairwise, self.lengths, self._real, start, end, self._is_ordinary)
+        return Potentials(unary, pairwise, self.lengths, self._real, start, end)
 
     @cached
     def _with_edges(self) -> Tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,5 @@
-"""Linear chains, compiled for the CPU: :mod:`.cpu_binary` computes binary chains, :mod:`.cpu_states` all others."""
+"""Linear chains, compiled for the CPU: :mod:`.cpu_binary` computes chains of two states, :mod:`.cpu_states` all
+others."""
 
 from typing import Optional, Tuple
 
@@ -16,12 +17,15 @@ def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, T
     """
     if chain.positions == 0:
         return reference.expectations(chain, with_edges)
-    if chain.reduces_to_fields():
-        unary, constant = chain.selected()
-        log_partition, selected, edges = cpu_binary.expectations(unary, chain.pairwise, chain.lengths, with_edges)
-        return log_partition + constant, selected, edges
-    log_partition, states, edges = cpu_states.expectations(*chain.states(), with_edges)
-    return log_partition, chain.given_form(states), edges
+    two = chain.num_states == 2
+    if two and chain.binary and chain.start is None and chain.end is None:
+        unary, pairwise, lengths = chain.unary.unsqueeze(-1), chain.pairwise, chain.lengths
+    else:
+        unary, pairwise, lengths = chain.states()
+    log_partition, marginals, edges = (cpu_binary if two else cpu_states).expectations(
+        unary, pairwise, lengths, with_edges
+    )
+    return log_partition, marginals[..., -1] if chain.binary else marginals, edges
 
 
 def argmax(chain: Potentials) -> Tensor:

@@ -29,8 +29,7 @@ FRACTION = (1 << FRACTION_BITS) - 1
 @subroutine
 def bring_into_range(fields, coupling, usual, total):
     """Clip the fields, adding their excess to log Z ``total``, and return the number of chains whose scores are in
-    range; ``usual`` is 1.0 for these chains."""
-    usual[:] = 1
+    range; ``usual``, 1.0 on entry, stays so for these chains."""
     for i in range(fields.shape[0]):
         for w in range(WIDTH):
             usable = fields[i, w] < INFINITY and abs(coupling[i, w]) <= LARGEST_COUPLING
@@ -74,8 +73,8 @@ def left_messages(fields, strength, weights, left, total):
 
 
 @subroutine
-def right_messages(strength, weights, left, selected):
-    """P(z_i = 1), and messages C in place of E."""
+def right_messages(strength, weights, left, states):
+    """P(z_i = b), and messages C in place of E."""
     n = left.shape[0]
     message = np.zeros(WIDTH)
     for done in range(n):
@@ -83,7 +82,8 @@ def right_messages(strength, weights, left, selected):
         for w in range(WIDTH):
             arrived = (1 + message[w] * strength[i + 1, w]) / (1 + message[w])
             odds = left[i, w] * arrived
-            selected[i, w] = odds / (1 + odds)
+            other = 1 / (1 + odds)
+            states[0][i, w], states[1][i, w] = other, odds * other
             message[w] = weights[i, w] * arrived
             weights[i, w] = message[w]
 
@@ -103,8 +103,8 @@ def left_tangents(fields, strength, direction, edge_direction, weights, left, le
 
 
 @subroutine
-def gradients(strength, direction, edge_direction, weights, left, left_tangent, scale, grad_fields, grad_coupling):
-    """Messages C, the derivatives of their logarithms, and with them the gradients."""
+def gradients(strength, direction, edge_direction, weights, left, left_tangent, scale, grad_states, grad_coupling):
+    """Messages C, the derivatives of their logarithms, and with them the gradients: of the scores of both states."""
     n = left.shape[0]
     message, tangent, rest = np.zeros(WIDTH), np.zeros(WIDTH), np.zeros(WIDTH)
     for done in range(n):
@@ -116,7 +116,9 @@ def gradients(strength, direction, edge_direction, weights, left, left_tangent, 
             other = 1 / (1 + odds)
             p = odds * other
             both = p * joined
-            grad_fields[i, w] = p * (other * (left_tangent[i, w] + arrived) + scale[w])
+            sensitivity = left_tangent[i, w] + arrived
+            grad_states[0][i, w] = other * (scale[w] - p * sensitivity)
+            grad_states[1][i, w] = p * (scale[w] + other * sensitivity)
             grad_coupling[i, w] = both * (
                 other * left_tangent[i, w] + rest[w] * tangent[w] + (1 - both) * edge_direction[i + 1, w] + scale[w]
             )

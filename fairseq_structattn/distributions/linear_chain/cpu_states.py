@@ -112,7 +112,7 @@ class _Expectations(Operation):
         _run(_forward, chains, unary, tables, lengths, log_partition, left, right, marginals, edges)
         return log_partition, marginals, edges if with_edges else None, left, right
 
-    def gradient(self, inputs, outputs, upstream):
+    def gradient(self, inputs, outputs, upstream, one_table_each=False):
         (_, tables, lengths, _), (log_partition, marginals, _, left, right) = inputs, outputs
         grad_log_partition, grad_marginals, grad_edges = upstream
         chains, states = marginals.shape[0], marginals.shape[2]
@@ -124,7 +124,7 @@ class _Expectations(Operation):
         grad_unary, grad_tables = torch.zeros_like(marginals), marginals.new_zeros(chains, *tables.shape[1:])
         state = tables, lengths, log_partition, left, right, marginals
         _run(_backward, chains, *state, *upstream, grad_unary, grad_tables)
-        return grad_unary, grad_tables.sum_to_size(tables.shape)
+        return grad_unary, grad_tables if one_table_each else grad_tables.sum_to_size(tables.shape)
 
     def shapes(self, unary, tables, lengths, with_edges):
         (chains, n, states), messages = unary.shape, unary.new_empty(unary.shape)

@@ -28,7 +28,6 @@ class Potentials:
         real: boolean mask of positions outside padding, ``[*batch, n]``; ``None``: all.
         start: scores of the first state, broadcastable to ``[*batch, K]``; ``None``: 0.
         end: scores of the last real state, likewise.
-        ordinary: whether all scores except ``unary`` are known to be finite and of moderate size.
     """
 
     def __init__(
@@ -39,10 +38,9 @@ class Potentials:
         real: Optional[Tensor] = None,
         start: Optional[Tensor] = None,
         end: Optional[Tensor] = None,
-        ordinary: bool = False,
     ) -> None:
         self.unary, self.pairwise, self.lengths, self.real = unary, pairwise, lengths, real
-        self.start, self.end, self._ordinary = start, end, ordinary
+        self.start, self.end = start, end
         self.binary = unary.dim() == lengths.dim() + 1
         self.positions = unary.shape[lengths.dim()]
         self.num_states = pairwise.shape[-1]
@@ -64,7 +62,7 @@ class Potentials:
         ends = [scores for scores in (self.start, self.end) if scores is not None]
         if not self.binary or self.positions == 0 or not has_values(self.unary, self.pairwise, *ends):
             return False
-        return self._ordinary or all(map(_is_moderate, [self.pairwise] + [self._of_words(scores) for scores in ends]))
+        return all(map(_is_moderate, [self.pairwise] + [self._of_words(scores) for scores in ends]))
 
     def selected(self) -> Tuple[Tensor, Tensor]:
         """For a binary chain, scores of state 1 ``[*batch, n]``, including those of the ends, and the score of state 0
