@@ -5,6 +5,7 @@ from .bernoulli import Bernoulli
 from .categorical import Categorical
 from .independent_heads import IndependentHeads
 from .linear_chain import LinearChain
+from .one_span import OneSpan
 from .projective_tree import ProjectiveTree
 from .registry import distribution_names, get_distribution, register_distribution
 from .semi_markov import SemiMarkov
@@ -16,6 +17,7 @@ __all__ = [
     "Categorical",
     "IndependentHeads",
     "LinearChain",
+    "OneSpan",
     "ProjectiveTree",
     "SemiMarkov",
     "SpanningTree",

@@ -19,6 +19,7 @@ from fairseq_structattn.distributions import (
     Categorical,
     IndependentHeads,
     LinearChain,
+    OneSpan,
     ProjectiveTree,
     SemiMarkov,
     SpanningTree,
@@ -113,11 +114,15 @@ class Case(NamedTuple):
         return "segment_scores" in self.shapes(POSITIONS)
 
     @property
+    def span(self) -> bool:
+        return "stay" in self.shapes(POSITIONS)
+
+    @property
     def backends(self) -> Tuple[str, ...]:
         """Those that differ: in closed form, nothing does."""
-        if not (self.chain or self.name.startswith(("projective", "spanning"))):
+        if not (self.chain or self.span or self.name.startswith(("projective", "spanning"))):
             return ("auto",)
-        paper = () if self.name.startswith("spanning") or self.segments else ("paper",)
+        paper = () if self.name.startswith("spanning") or self.segments or self.span else ("paper",)
         # A binary chain has a recursion of its own where there is no compiler.
         return ("reference", "cpu") + (("without-numba",) if self.name.startswith("binary") else ()) + paper
 
@@ -228,6 +233,17 @@ def _sequence(z, per_edge, ends, binary):
     return Structure(nodes, scores, [(i, a, b) for i, (a, b) in enumerate(zip(z, z[1:]))])
 
 
+def spans(n):
+    pairs = [(first, last) for first in range(n) for last in range(first, n)]
+    return [
+        Structure(
+            [(i,) for i in range(first, last + 1)],
+            [("unary", (i,)) for i in range(first, last + 1)] + [("stay", (0,))] * (last - first),
+        )
+        for first, last in pairs
+    ]
+
+
 def segmentations(longest, labels, per_edge=False):
     def structures(n):
         return [_segmentation(segments, per_edge) for segments in _cut(0, n, longest, labels)]
@@ -323,6 +339,7 @@ CASES = [
     Case("chain-of-two-states", *_states(2, False, True)),
     Case("chain-of-three-states", *_states(3, False, False)),
     Case("chain-of-three-states-with-ends", *_states(3, True, True)),
+    Case("one-span", _simple(OneSpan), lambda n: {"unary": (n,), "stay": (1,)}, spans, ("stay",)),
     Case("segments", *_segments(2, 2, False)),
     Case("segments-per-edge", *_segments(3, 1, True)),
     Case("independent-heads", _simple(IndependentHeads), _arc_scores, any_heads),

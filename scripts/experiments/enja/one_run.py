@@ -28,7 +28,6 @@ from fairseq_structattn.analysis.kept_run import KeptRun
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 USER_DIR = os.path.join(HERE, "uncoupled_chain")
-ONE_SPAN = os.path.join(HERE, "..", "..", "..", "user_dir_examples", "one_span")
 SUBSETS = {"test": "test", "test2": "test1"}  # as they are called here, and by fairseq
 DRAWN = (12, 17, 21, 24, 26)  # sentences of the first test set
 AVERAGED = 3  # epochs whose checkpoints stay
@@ -61,7 +60,6 @@ class Run(KeptRun):
         self.folder = os.path.join(work, "runs", f"{self.name}-{seed}")
         self.result = os.path.join(kept, f"{self.name}-{seed}.json")
         self.options = train_options(self.name, kept, tiny)
-        self.user_dir = ONE_SPAN if self.name.system == "one_span" else USER_DIR
 
     @property
     def fingerprint(self) -> str:
@@ -98,7 +96,7 @@ class Run(KeptRun):
         """Goes on where it was stopped, if it was."""
         if os.path.exists(os.path.join(self.folder, "trained")):
             return
-        call = [sys.executable, "-m", "fairseq_cli.train", os.path.join(self.data, "bin"), "--user-dir", self.user_dir]
+        call = [sys.executable, "-m", "fairseq_cli.train", os.path.join(self.data, "bin"), "--user-dir", USER_DIR]
         call += ["--source-lang", "ja", "--target-lang", "en", *self.options, *ALWAYS, "--seed", str(self.seed)]
         call += ["--save-dir", self.folder, "--log-file", os.path.join(self.folder, "train.log")]
         self._call(call, "console.log", mode="a")
@@ -156,7 +154,7 @@ class Run(KeptRun):
 
     def translate(self, subset: str, output: str, path: Optional[str] = None, options: Sequence[str] = ()) -> None:
         call = [sys.executable, "-m", "fairseq_cli.generate", os.path.join(self.data, "bin")]
-        call += ["--user-dir", self.user_dir, "--source-lang", "ja", "--target-lang", "en", "--gen-subset", subset]
+        call += ["--user-dir", USER_DIR, "--source-lang", "ja", "--target-lang", "en", "--gen-subset", subset]
         call += ["--path", path or self.checkpoint, "--max-tokens", "3000", "--num-workers", "0", *options]
         call += [f"--{option.replace('_', '-')}={value}" for option, value in SEARCH.items()]
         with beside(output) as made, open(made, "w", encoding="utf-8") as file:
