@@ -51,7 +51,7 @@ class Band(NamedTuple):
     lost: Tensor
     kept: Tensor
 
-    def count(self, parts: Sequence[Tensor]) -> Tensor:
+    def steps_of(self, parts: Sequence[Tensor]) -> Tensor:
         """Number of steps, or its expectation, ``[*sample, *batch]``, for parts ``[*sample, *batch, …]``."""
         total: Any = 0
         for steps, part in zip(self.steps, parts):
@@ -78,14 +78,14 @@ class Moderate(NamedTuple):
 
     def lost_by(self, parts: Sequence[Tensor]) -> Tensor:
         """Score of structures ``[*batch, …]`` under the moderate potentials less that under the given ones."""
-        return sum((band.lost * band.count(parts) for band in self.bands), 0 - self.constant)
+        return sum((band.lost * band.steps_of(parts) for band in self.bands), 0 - self.constant)
 
     def beyond(self, parts: Sequence[Tensor], reference: Sequence[Tensor]) -> Tensor:
         """Cost of the masks in ``parts`` less that of the masks in ``reference``; exactly 0 where they are equal."""
         total = torch.zeros_like(self.constant)
         for band in self.bands:
-            usual = band.count(reference)
-            difference = band.count(parts) - usual
+            usual = band.steps_of(reference)
+            difference = band.steps_of(parts) - usual
             # Where all structures have many steps, sums of their scores round more, and so do probabilities.
             equal = difference.abs() < ROUNDING * usual.clamp(min=1)
             total = total + (band.lost + band.kept) * difference.masked_fill(equal, 0)

@@ -11,10 +11,13 @@ A kernel maps numbers to numbers. From a forward kernel and a kernel for its gra
 
 import functools
 import inspect
-from typing import Callable, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef  # PyTorch 2.4
 
 Tensors = Tuple[Optional[Tensor], ...]
 
@@ -139,7 +142,7 @@ class Operation:
         """Empty tensors in the shapes of the outputs; of shape ``(0,)`` for outputs that are ``None``."""
         raise NotImplementedError
 
-    def parts(self, *potentials: Optional[Tensor]) -> Tensors:
+    def parts(self, *potentials) -> Tensors:
         """The potentials expanded, so that the gradient of log Z with respect to each is a result."""
         return potentials
 
@@ -453,7 +456,9 @@ class _TransformedGradient(torch.autograd.Function):
         return _one_by_one(_TransformedGradient, info.batch_size, in_dims[1:], operation, flat)
 
 
-def _one_by_one(function: type, batch: int, dims: tuple, operation: Operation, inputs: tuple) -> Tuple[tuple, tuple]:
+def _one_by_one(
+    function: Type[torch.autograd.Function], batch: int, dims: tuple, operation: Operation, inputs: tuple
+) -> Tuple[tuple, tuple]:
     """All outputs, stacked, and the position of their new dimension."""
     items = (
         [value] * batch if dim is None else [item.contiguous() for item in value.unbind(dim)]
@@ -504,7 +509,9 @@ def _gradient_operator(operation: Operation) -> Callable:
     return operator
 
 
-def _define(name: str, schema: str, function: Callable, shapes: Callable, options: Optional[dict] = None) -> Callable:
+def _define(
+    name: str, schema: str, function: Callable, shapes: Callable, options: Optional[dict] = None
+) -> "CustomOpDef":
     name = f"structattn::{name}"
     operator = torch.library.custom_op(name, function, mutates_args=(), schema=schema, **(options or {}))
     operator.register_fake(shapes)

@@ -11,7 +11,7 @@ In each semiring, a sum without terms, or whose terms are all −inf, is −inf 
 :class:`SignedLog` represents real numbers of either sign, for the backward passes of Kim et al. (2017).
 """
 
-from typing import NamedTuple, Optional, Type, Union
+from typing import NamedTuple, Optional, Protocol
 
 import torch
 from torch import Tensor
@@ -19,19 +19,16 @@ from torch import Tensor
 NEGATIVE_INFINITY = float("-inf")
 
 
-class Semiring:
-    """Addition of a semiring on log scores; multiplication is ``+``, the one is 0 and the zero −inf."""
+class Semiring(Protocol):
+    """Addition of a semiring on log scores; multiplication is ``+``, the one is 0 and the zero −inf. An object, or a
+    class if addition needs no settings."""
 
-    @staticmethod
-    def sum(scores: Tensor, dim: int) -> Tensor:
+    def sum(self, scores: Tensor, dim: int) -> Tensor:
         """Add along ``dim``, which is removed."""
-        raise NotImplementedError
+        ...
 
 
-AnySemiring = Union[Semiring, Type[Semiring]]
-
-
-class LogSemiring(Semiring):
+class LogSemiring:
     """(logaddexp, +): the total is log Z, its gradient the marginals. It can be differentiated any number of times."""
 
     @staticmethod
@@ -46,7 +43,7 @@ class LogSemiring(Semiring):
         return total.masked_fill(empty, NEGATIVE_INFINITY)
 
 
-class MaxSemiring(Semiring):
+class MaxSemiring:
     """(max, +): the total is the best score, its gradient the indicator of one best structure."""
 
     @staticmethod
@@ -56,7 +53,7 @@ class MaxSemiring(Semiring):
         return best.masked_fill(best == NEGATIVE_INFINITY, NEGATIVE_INFINITY)
 
 
-class SamplingSemiring(Semiring):
+class SamplingSemiring:
     """(logaddexp, +) whose gradient is a sample: each sum passes its gradient to one term, drawn by its probability.
 
     Args:

@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, nullcontext
-from typing import Callable, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Generic, Iterator, Optional, Sequence, Tuple, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -19,20 +19,28 @@ from .torch_interface import CHECK, TorchInterface
 # Kinds of devices that cannot compute in float64.
 WITHOUT_FLOAT64 = ("mps",)
 
+T = TypeVar("T")
 
-class cached:
+
+class cached(Generic[T]):
     """A property computed once. A public one is computed with autocast off, and checks that no potential has changed.
 
     A value computed while gradients were disabled has no graph, so each mode has its own cache: reading the marginals
     under ``torch.no_grad()`` does not detach them from a later loss.
     """
 
-    def __init__(self, compute: Callable):
+    def __init__(self, compute: Callable[[Any], T]):
         self._compute = compute
         self.__doc__ = compute.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "cached[T]": ...
+
+    @overload
+    def __get__(self, instance: object, owner: Optional[type] = None) -> T: ...
 
     def __get__(self, instance, owner=None):
         if instance is None:
@@ -285,7 +293,7 @@ class StructuredDistribution(TorchInterface, ABC):
     def from_scores(cls, scores: Tensor, lengths: Optional[Tensor], **parameters: Tensor) -> "StructuredDistribution":
         """The distribution over source positions for attention scores ``[*batch, n]``.
 
-        ``parameters`` are those declared by :meth:`parameter_shapes`, by name.
+        ``parameters`` are those declared by :meth:`parameter_shapes`, by name. A subclass may name its own instead.
         """
         return cls(scores, lengths=lengths, **parameters)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from .arcs import ArcDistribution
 from .backend import implementation, prefers_float32
 from .semirings import NEGATIVE_INFINITY
-from .structured import cached
+from .structured import StructuredDistribution, cached
 
 ROOTS = ("single", "multi")
 
@@ -47,7 +47,7 @@ class DependencyTree(ArcDistribution):
     needs_arcs = True
 
     @classmethod
-    def from_scores(
+    def from_scores(  # type: ignore[override]
         cls, scores: Tensor, lengths: Optional[Tensor], arc_scores: Tensor, roots: str = "multi"
     ) -> "DependencyTree":
         """Trees whose arcs from head h score ``arc_scores[..., h, :]``, plus ``scores[..., h - 1]`` if h is a word.
@@ -120,8 +120,9 @@ class DependencyTree(ArcDistribution):
             allowed = allowed & (((heads == 0) & words).sum(-1) == 1)
         return allowed
 
-    def _exceeds_structures_of(self, other: "DependencyTree") -> Tensor:
-        if (self.roots, other.roots) != ("multi", "single"):
+    def _exceeds_structures_of(self, other: StructuredDistribution) -> Tensor:
+        limited = isinstance(other, DependencyTree) and other.roots == "single"
+        if self.roots == "single" or not limited:
             return super()._exceeds_structures_of(other)
         # The tree with as many words on the root as this distribution allows.
         on_root = torch.arange(self.max_length + 1, device=self.device).unsqueeze(-1) == 0

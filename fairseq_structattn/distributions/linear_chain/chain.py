@@ -331,7 +331,7 @@ class LinearChain(StructuredDistribution):
 
     def _check_comparable(self, other: StructuredDistribution) -> None:
         super()._check_comparable(other)
-        if (self._binary, self.num_states) != (other._binary, other.num_states):
+        if isinstance(other, LinearChain) and (self._binary, self.num_states) != (other._binary, other.num_states):
             raise ValueError(f"other is {other._form()}; it must be {self._form()}")
 
     # Inference

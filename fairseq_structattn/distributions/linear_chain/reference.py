@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..operations import value_and_marginals
 from ..pairwise import mask_edges
-from ..semirings import AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
+from ..semirings import LogSemiring, MaxSemiring, SamplingSemiring, Semiring
 from .potentials import NO_STATE, Potentials, mask_states
 
 
@@ -35,7 +35,7 @@ def sample(chain: Potentials, count: int, generator: Optional[torch.Generator] =
     return _numbers(total_and_gradients(*copies, SamplingSemiring(generator))[1])
 
 
-def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemiring = LogSemiring) -> Tensor:
+def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Semiring = LogSemiring) -> Tensor:
     """Semiring sum over all state sequences, ``[*batch]``: log Z in the log semiring. A sequence of length 0 scores 0.
 
     The forward recursion of Kim et al. (ICLR 2017), figure 2.
@@ -61,7 +61,7 @@ def total(unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemirin
 
 
 def total_and_gradients(
-    unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemiring = LogSemiring
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Semiring = LogSemiring
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """The total ``[*batch]`` and its gradients with respect to unary ``[*batch, n, K]`` and edge scores
     ``[*batch, n-1, K, K]``: marginals in the log semiring, indicators of a sequence in the others.

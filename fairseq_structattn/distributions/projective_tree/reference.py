@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from ..arcs import NO_HEAD
 from ..operations import usable, value_and_marginals
-from ..semirings import NEGATIVE_INFINITY, AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
+from ..semirings import NEGATIVE_INFINITY, LogSemiring, MaxSemiring, SamplingSemiring, Semiring
 
 
-def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemiring = LogSemiring) -> Tensor:
+def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: Semiring = LogSemiring) -> Tensor:
     """Semiring sum over all projective trees, ``[batch]``: log Z in the log semiring.
 
     The inside recursion of Eisner (COLING 1996), as in figure 6 of Kim et al. (ICLR 2017), over the nodes 0 (root) to
@@ -53,7 +53,7 @@ def total(scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemir
 
 
 def expectations(
-    scores: Tensor, lengths: Tensor, single_root: bool, semiring: AnySemiring = LogSemiring
+    scores: Tensor, lengths: Tensor, single_root: bool, semiring: Semiring = LogSemiring
 ) -> Tuple[Tensor, Tensor]:
     """The total ``[batch]`` and its gradient ``[batch, n+1, n]``: marginals in the log semiring, a tree in the others.
 
@@ -80,7 +80,7 @@ def sample(
     return _heads(trees).reshape(count, batch, n)
 
 
-def _sum(semiring: AnySemiring, terms: list) -> Tensor:
+def _sum(semiring: Semiring, terms: list) -> Tensor:
     return semiring.sum(torch.stack(terms), 0)
 
 

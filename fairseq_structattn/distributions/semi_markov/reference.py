@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..operations import usable, value_and_marginals
-from ..semirings import AnySemiring, LogSemiring, MaxSemiring, SamplingSemiring
+from ..semirings import LogSemiring, MaxSemiring, SamplingSemiring, Semiring
 from . import parts
 
 
@@ -35,7 +35,7 @@ def sample(
     return parts.to_integers(_total_and_gradients(*copies, SamplingSemiring(generator))[1])
 
 
-def total(segments: Tensor, edges: Tensor, lengths: Tensor, semiring: AnySemiring = LogSemiring) -> Tensor:
+def total(segments: Tensor, edges: Tensor, lengths: Tensor, semiring: Semiring = LogSemiring) -> Tensor:
     """Semiring sum over all segmentations, ``[*batch]``: log Z in the log semiring. An empty sequence scores 0.
 
     The recursion of Sarawagi & Cohen (NIPS 2004), equation 3, where the sum over the label before a segment is shared
@@ -63,7 +63,7 @@ def total(segments: Tensor, edges: Tensor, lengths: Tensor, semiring: AnySemirin
 
 
 def _total_and_gradients(
-    segments: Tensor, pairwise: Tensor, lengths: Tensor, semiring: AnySemiring = LogSemiring
+    segments: Tensor, pairwise: Tensor, lengths: Tensor, semiring: Semiring = LogSemiring
 ) -> Tuple[Tensor, Tensor, Tensor]:
     # torch.autograd.grad would not find a view that was made while gradients were disabled.
     with torch.enable_grad():

@@ -133,7 +133,7 @@ class SemiMarkov(StructuredDistribution):
         return {"length_scores": (max_segment_length, 2), "pairwise": (2, 2)}
 
     @classmethod
-    def from_scores(
+    def from_scores(  # type: ignore[override]
         cls, scores: Tensor, lengths: Optional[Tensor], length_scores: Tensor, pairwise: Tensor
     ) -> "SemiMarkov":
         """:meth:`from_unary` with two labels, where positions score ``scores`` ``[*batch, n]`` if they are selected,
@@ -141,7 +141,7 @@ class SemiMarkov(StructuredDistribution):
         return cls.from_unary(torch.stack((torch.zeros_like(scores), scores), -1), length_scores, pairwise, lengths)
 
     @classmethod
-    def from_head_scores(
+    def from_head_scores(  # type: ignore[override]
         cls, scores: Tensor, lengths: Optional[Tensor], length_scores: Tensor, pairwise: Tensor
     ) -> "SemiMarkov":
         """See :meth:`StructuredDistribution.from_head_scores`; the tables are ``[heads, L, 2]`` and
@@ -313,8 +313,10 @@ class SemiMarkov(StructuredDistribution):
         return implementation(__package__, self.device)
 
     def _problem(self) -> Tuple[Tensor, Tensor, Tensor]:
-        potentials = (self._masked_scores, self._masked_pairwise) if self._moderate is None else self._usable_potentials
-        return (*potentials, self.lengths)
+        if self._moderate is None:
+            return self._masked_scores, self._masked_pairwise, self.lengths
+        scores, pairwise = self._usable_potentials
+        return scores, pairwise, self.lengths
 
     @cached
     def _with_edges(self) -> Tuple[Tensor, Tensor, Tensor]:
