@@ -84,12 +84,14 @@ def _ours() -> Dict[str, Dict[str, type]]:
     """The dataclasses of options by what they are registered as, and by name."""
     import fairseq.optim  # noqa: F401  (registers)
     from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
-    from fairseq.models import MODEL_DATACLASS_REGISTRY
+    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
     from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
+    # A model that adds options to those of a model of fairseq has a class of its own for them.
+    extended = {name: model.own_options for name, model in MODEL_REGISTRY.items() if hasattr(model, "own_options")}
     registries = {
-        "--arch": MODEL_DATACLASS_REGISTRY,
+        "--arch": {**MODEL_DATACLASS_REGISTRY, **extended},
         "--criterion": CRITERION_DATACLASS_REGISTRY,
         "--task": TASK_DATACLASS_REGISTRY,
         "--optimizer": OPTIMIZER_DATACLASS_REGISTRY,

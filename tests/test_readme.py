@@ -18,6 +18,7 @@ from fairseq.dataclass.configs import FairseqConfig
 
 import fairseq_structattn.__main__
 from fairseq_structattn.models.rnn_options import RNNOptions
+from fairseq_structattn.models.transformer_options import TransformerOptions
 from fairseq_structattn.option_list import listing
 
 PACKAGE = ROOT / "fairseq_structattn"
@@ -221,6 +222,12 @@ def test_every_option_is_documented_and_every_documented_one_is_there():
     assert options - named == set()
     ours = set(re.findall(r"--[\w-]+", "\n".join(listing())))
     assert named - ours - {"--help", "--sentence-avg", "--attention", "--criterion"} == set()
+
+
+def test_every_option_of_the_transformer_is_documented():
+    named = set(re.findall(r"--[a-z][\w-]*", (ROOT / "docs" / "transformer.md").read_text(encoding="utf-8")))
+    fields = TransformerOptions.__dataclass_fields__
+    assert {"--" + name.replace("_", "-") for name in fields if name != "_name"} - named == set()
 
 
 def anchors(path):

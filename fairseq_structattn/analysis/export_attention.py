@@ -107,6 +107,7 @@ def load_models(
     fp16: bool = False,
     cpu: bool = False,
     overrides: Optional[dict] = None,
+    attention_head: Optional[str] = None,
 ):
     """The models of the checkpoints `path`, separated by colons, ready to translate, and their task.
 
@@ -117,15 +118,19 @@ def load_models(
         fp16: use half precision
         cpu: do not use a GPU
         overrides: options of the models to change, such as paths that have moved
+        attention_head: ``LAYER.HEAD`` of the decoder of a Transformer of this package (default: that of its training)
 
     Raises:
-        ExportError: no such file or folder, a file that is no checkpoint, or data of other dictionaries
+        ExportError: no such file or folder, a file that is no checkpoint, data of other dictionaries, or models that
+            have no heads to choose from
     """
     from fairseq import checkpoint_utils, utils
 
     check_model(path, data, user_dir)
     utils.import_user_module(argparse.Namespace(user_dir=user_dir))
     overrides = {**(overrides or {}), "data": data}
+    if attention_head is not None:
+        overrides["attention_head"] = attention_head
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             utils.split_paths(path), arg_overrides=overrides
@@ -135,6 +140,11 @@ def load_models(
     except Exception as error:  # torch and fairseq raise many types for a file that is no checkpoint
         raise ExportError(_why_not_loaded(path, data, error)) from error
     for model in models:
+        if attention_head is not None and not hasattr(getattr(model, "decoder", None), "attending"):
+            raise ExportError(
+                f"--attention-head {attention_head}: a {type(model).__name__} has no heads to choose from, which a "
+                "structattn_transformer has; leave it out"
+            )
         model.eval()
         if fp16:
             model.half()
@@ -467,7 +477,12 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
     parser.add_argument("--data", required=True, metavar="DIR", help="what fairseq-preprocess wrote")
     parser.add_argument("--gen-subset", default="test", metavar="NAME", help="(default: test)")
     parser.add_argument("--output", required=True, metavar="FILE", help="the records, one JSON object a line")
-    parser.add_argument("--conllu", metavar="FILE", help="the trees of --source-attention, in CoNLL-U")
+    parser.add_argument("--conllu", metavar="FILE", help="the trees over the source, in CoNLL-U")
+    parser.add_argument(
+        "--attention-head",
+        metavar="LAYER.HEAD",
+        help="of the decoder of a structattn_transformer, both from 0 (default: as in training)",
+    )
     parser.add_argument("--forced", action="store_true", help="attention to the references, not to translations")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--sentences", type=positive, metavar="N", help="the first N sentences (default: all)")
@@ -498,13 +513,19 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
 def records_of(options: argparse.Namespace) -> Iterator[AttentionRecord]:
     """The records that the options of the command line ask for."""
     models, task = load_models(
-        options.path, options.data, options.user_dir, options.fp16, options.cpu, options.model_overrides
+        options.path,
+        options.data,
+        options.user_dir,
+        options.fp16,
+        options.cpu,
+        options.model_overrides,
+        options.attention_head,
     )
     source_attention = getattr(getattr(models[0], "encoder", None), "source_attn", None)
     if options.conllu and (len(models) > 1 or source_attention is None):
         raise ExportError(
             f"--conllu {options.conllu}: needs a single model that was trained with --source-attention projective-tree "
-            "or spanning-tree; leave the option out"
+            "or spanning-tree, or has such heads in its encoder; leave the option out"
         )
     dataset = load_dataset(task, options.gen_subset)
     ids = options.ids

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fairseq_structattn.analysis.attention_records import SourceTree
+from fairseq_structattn.modules import StructuredAttention
 
 DECIMALS = 7  # the precision of a probability in float32
 
@@ -129,7 +130,7 @@ def _with_posterior(model, task, sources: List[Tensor], targets: List[Tensor], s
     weights, posterior = output[1]["attn"][0], output[1]["posterior"]
     if posterior is None:
         return [(one, None) for one in log_probs]
-    marginals = model.decoder.attention.position_marginals(posterior)
+    marginals = StructuredAttention.position_marginals(posterior)
     selected = posterior.selected_positions(posterior.argmax) if posterior.selects_segments else None
     parsed = posterior.argmax if posterior.needs_arcs else None
     found = []

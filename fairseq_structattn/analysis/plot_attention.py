@@ -88,6 +88,11 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
         metavar="DIR",
         help="the plugin that the model belongs to (default: fairseq_structattn)",
     )
+    model.add_argument(
+        "--attention-head",
+        metavar="LAYER.HEAD",
+        help="of the decoder of a structattn_transformer, both from 0 (default: as in training)",
+    )
     model.add_argument("--gen-subset", default="test", metavar="NAME", help="(default: test)")
     model.add_argument("--beam", type=int, default=5, metavar="N", help="(default: 5)")
     bleu = parser.add_argument_group("sentence BLEU of a page")
@@ -121,7 +126,7 @@ def translated(options: argparse.Namespace, sentences: Optional[int]) -> Iterato
 
     from fairseq_structattn.analysis.export_attention import export, load_dataset, load_models
 
-    models, task = load_models(options.path, options.data, options.user_dir)
+    models, task = load_models(options.path, options.data, options.user_dir, attention_head=options.attention_head)
     dataset = load_dataset(task, options.gen_subset)
     ids = options.ids or range(min(len(dataset), sentences or len(dataset)))
     yield from export(models, task, dataset, ids, search=GenerationConfig(beam=options.beam))

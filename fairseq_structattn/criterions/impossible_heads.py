@@ -4,6 +4,8 @@ from torch import Tensor
 
 from fairseq_structattn.distributions.arcs import NO_HEAD, ArcDistribution
 
+_CROSSING = "--source-attention spanning-tree (in a Transformer, spanning-tree heads)"
+
 
 def why_impossible(distribution: ArcDistribution, heads: Tensor) -> str:
     """The reason, for the user, why no structure of the distribution has the heads ``[words]`` of a sentence."""
@@ -19,13 +21,13 @@ def why_impossible(distribution: ArcDistribution, heads: Tensor) -> str:
         (head, word), (other_head, other_word) = crossing
         return (
             f"its arcs {head} → {word} and {other_head} → {other_word} cross, which those of a projective tree do not: "
-            "choose --source-attention spanning-tree, or write -1 for one of the heads"
+            f"choose {_CROSSING}, or write -1 for one of the heads"
         )
     if hanging is not None:
         word, (head, dependent) = hanging
         return (
             f"its arc {head} → {dependent} goes over word {word}, below which both hang, and leaves no head to it in a "
-            "projective tree: choose --source-attention spanning-tree, or write -1 for one of the heads"
+            f"projective tree: choose {_CROSSING}, or write -1 for one of the heads"
         )
     return "no tree of the model has these heads"
 

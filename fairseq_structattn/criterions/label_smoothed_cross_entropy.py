@@ -106,7 +106,7 @@ class StructuredLabelSmoothedCrossEntropy(LabelSmoothedCrossEntropyCriterion):
         if needed and not getattr(model, "has_posterior", False):
             raise ValueError(
                 f"{needed[0]} needs the distributions that a model attends with, which this one does not return: "
-                "choose an --arch structattn_rnn…"
+                "choose an --arch structattn_rnn… or structattn_transformer…"
             )
         return {"return_posterior": True} if needed else {}
 

@@ -72,7 +72,8 @@ class Term:
         """Returns `attention`, weights or a distribution of the model; ValueError if it is None."""
         if attention is None:
             raise ValueError(
-                f"{self.flag()}: the model returns no attention: choose an --attention-distribution, not none"
+                f"{self.flag()}: the model returns no attention: choose an --attention-distribution, not none, or "
+                "leave out --no-cross-attention"
             )
         return attention
 

@@ -80,7 +80,10 @@ class TreeSupervision(Term):
         """See :meth:`Term.value`; over the source words whose head is given."""
         distribution, heads = extra["source_attention"], sample.get("source_heads")
         if distribution is None:
-            raise ValueError("--tree-supervision: the model has no trees over the source: choose a --source-attention")
+            raise ValueError(
+                "--tree-supervision: the model has no trees over the source: choose a --source-attention or, in a "
+                "Transformer, --encoder-self-attention-heads with a distribution over arcs"
+            )
         if heads is None:
             if model.training:
                 raise ValueError(

@@ -5,5 +5,12 @@ from fairseq_structattn.models.decomposable_attention import DecomposableAttenti
 from fairseq_structattn.models.dependency_parser import DependencyParser
 from fairseq_structattn.models.memory_network import MemoryNetwork
 from fairseq_structattn.models.rnn import StructuredAttentionRNN
+from fairseq_structattn.models.transformer import StructuredTransformer
 
-__all__ = ["DecomposableAttention", "DependencyParser", "MemoryNetwork", "StructuredAttentionRNN"]
+__all__ = [
+    "DecomposableAttention",
+    "DependencyParser",
+    "MemoryNetwork",
+    "StructuredAttentionRNN",
+    "StructuredTransformer",
+]

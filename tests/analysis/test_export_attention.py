@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("fairseq")
 
 import building
-from building import DICTIONARY, PRESETS, build, sentences
+from building import DICTIONARY, PRESETS, TRANSFORMERS, build, sentences
 from fairseq import sequence_generator
 from fairseq.data import LanguagePairDataset
 from fairseq.dataclass.configs import GenerationConfig
@@ -23,9 +23,10 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq_structattn.analysis import export_attention
 from fairseq_structattn.analysis.forced_attention import segments
 from fairseq_structattn.distributions import LinearChain, ProjectiveTree
+from fairseq_structattn.modules import StructuredAttention
 
 PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_structattn"
-WITH_ATTENTION = [name for name in PRESETS if name != "structattn_rnn_vanilla"]
+WITH_ATTENTION = [name for name in (*PRESETS, *TRANSFORMERS) if name != "structattn_rnn_vanilla"]
 SOURCE_LENGTHS = (5, 1, 8, 2, 3, 8, 2, 6, 4, 1)
 TARGET_LENGTHS = (3, 4, 1, 6, 2, 5, 2, 7, 1, 3)
 # float32 sums depend a little on the shape of the batch.
@@ -130,7 +131,7 @@ def heads_of(arcs):
 def test_marginals_segments_and_trees_are_those_of_the_distribution(arch):
     model, dataset = build(arch), pairs()
     for record, (source, posterior) in zip(export(model, dataset, forced=True), posteriors(model, dataset)):
-        marginals = model.decoder.attention.position_marginals(posterior)[0]
+        marginals = StructuredAttention.position_marginals(posterior)[0]
         torch.testing.assert_close(torch.tensor(record.marginals), marginals, atol=CLOSE, rtol=0)
         assert (record.segments is not None) == isinstance(posterior, LinearChain)
         assert (record.trees is not None) == isinstance(posterior, ProjectiveTree)

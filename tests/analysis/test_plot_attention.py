@@ -98,7 +98,7 @@ def test_sentences_are_translated_on_the_way(options, numbers, monkeypatch, tmp_
     dataset = LanguagePairDataset(sentences(lengths), lengths, DICTIONARY, shuffle=False)
     task = TranslationTask(TranslationConfig(), DICTIONARY, DICTIONARY)
     monkeypatch.setattr(export_attention, "check_model", lambda *given: None)
-    monkeypatch.setattr(export_attention, "load_models", lambda *given: ([build("structattn_rnn_crf")], task))
+    monkeypatch.setattr(export_attention, "load_models", lambda *given, **_: ([build("structattn_rnn_crf")], task))
     monkeypatch.setattr(export_attention, "load_dataset", lambda *given: dataset)
     arguments = ["--path", "a.pt", "--data", "bin", "--beam", "2", "--output", str(tmp_path / "a.svg")]
     plot_attention.main([*arguments, *options])

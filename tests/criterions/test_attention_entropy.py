@@ -34,7 +34,9 @@ def test_zero_where_attention_is_certain():
     assert attention_entropy(Categorical(logits), ALL).item() == 0
 
 
-@pytest.mark.parametrize("arch", ["structattn_rnn", "structattn_rnn_crf", "structattn_rnn_treedec"])
+@pytest.mark.parametrize(
+    "arch", ["structattn_rnn", "structattn_rnn_crf", "structattn_rnn_treedec", "transformer, chains"]
+)
 def test_training_lowers_or_raises_it(arch):
     sample = batch(sentences([6, 5]), sentences([5, 6], seed=1))
     task = Namespace(target_dictionary=DICTIONARY, cfg=Namespace())

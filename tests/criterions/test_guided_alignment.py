@@ -74,7 +74,9 @@ def test_links_of_fairseqs_batches_end_where_they_belong(left_pad):
     assert torch.equal(matrix, expected)
 
 
-@pytest.mark.parametrize("arch", ["structattn_rnn", "structattn_rnn_crf", "structattn_rnn_treedec"])
+@pytest.mark.parametrize(
+    "arch", ["structattn_rnn", "structattn_rnn_crf", "structattn_rnn_treedec", "transformer, chains"]
+)
 def test_loss_does_not_depend_on_padding_and_company(arch):
     model, samples = build(arch).double(), pairs(*LINKS)
     together = criterion(guided_alignment=1.0)(model, as_batch(samples))[2]

@@ -11,6 +11,7 @@ from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
 from fairseq_structattn.criterions.tree_supervision import tree_supervision_loss, why_impossible
 from fairseq_structattn.distributions import IndependentHeads, ProjectiveTree, SpanningTree
 
+PRESETS = ["tree", "flat", "tree_nonprojective"]
 # Arcs of two words, heads by words: 0→1→2, 0→2→1 and both on the root weigh 2·5, 3·7 and 2·3.
 WEIGHTS = torch.tensor([[[2.0, 3.0], [1.0, 5.0], [7.0, 1.0]]])
 SAMPLE = batch(sentences([6, 4, 5]), sentences([3, 5, 4], seed=1))
@@ -72,8 +73,9 @@ def test_impossible_trees_are_named_with_their_line(kind, roots, heads, reason):
         raise ValueError(why_impossible(trees, heads[0]))
 
 
-def test_the_line_is_that_of_the_sentence():
-    model = build("structattn_rnn_tree")
+@pytest.mark.parametrize("arch", ["structattn_rnn_tree", "transformer, trees"])
+def test_the_line_is_that_of_the_sentence(arch):
+    model = build(arch)
     crossing = HEADS.clone()
     crossing[2, :4] = torch.tensor([0, 4, 1, 1])
     message = "--tree-supervision: bin/train.heads.src, line 83: its arcs"
@@ -81,9 +83,9 @@ def test_the_line_is_that_of_the_sentence():
         criterion()(model, {**with_heads(crossing), "id": torch.tensor([7, 5, 82])})
 
 
-@pytest.mark.parametrize("preset", ["tree", "flat", "tree_nonprojective"])
-def test_heads_are_recovered(preset):
-    model = build(f"structattn_rnn_{preset}", arc_bound="none").train()
+@pytest.mark.parametrize("arch", [*(f"structattn_rnn_{name}" for name in PRESETS), "transformer, trees"])
+def test_heads_are_recovered(arch):
+    model = build(arch, arc_bound="none").train()
     optimizer = torch.optim.Adam(model.parameters(), 0.02)
     logs = []
     for _ in range(40):

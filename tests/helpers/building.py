@@ -20,6 +20,28 @@ SIZES = {
     "decoder_out_embed_dim": 8,
     "init_range": 0.7,
 }
+TRANSFORMER_SIZES = {
+    "encoder_embed_dim": 16,
+    "encoder_ffn_embed_dim": 16,
+    "encoder_attention_heads": 4,
+    "encoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "decoder_layers": 2,
+    "dropout": 0.0,
+}
+# Options of structattn_transformer.
+TRANSFORMERS = {
+    "transformer, softmax": {},
+    "transformer, chains": {"cross_attention_heads": "softmax,linear-chain:2"},
+    "transformer, trees": {
+        "encoder_self_attention_heads": "projective-tree:2,softmax,spanning-tree:1",
+        "encoder_self_attention_layers": "0",
+    },
+    "transformer, all heads": {
+        "cross_attention_heads": "sigmoid:1,linear-chain:1,softmax",
+        "encoder_self_attention_heads": "linear-chain:2,projective-tree:1,softmax",
+    },
+}
 
 
 def dictionary(words=WORDS):
@@ -35,15 +57,21 @@ TASK = Namespace(source_dictionary=DICTIONARY, target_dictionary=DICTIONARY)
 
 
 def build(arch, task=TASK, seed=1, **options):
-    """The model of `arch` with small sizes, in evaluation mode."""
+    """The model of `arch`, an architecture or one of TRANSFORMERS, with small sizes, in evaluation mode."""
     torch.manual_seed(seed)
-    namespace = Namespace(arch=arch, **{**SIZES, **options})
+    if arch in TRANSFORMERS:
+        arch, options = "structattn_transformer", {**TRANSFORMERS[arch], **options}
+    namespace = Namespace(arch=arch, **{**(TRANSFORMER_SIZES if "transformer" in arch else SIZES), **options})
     ARCH_CONFIG_REGISTRY.get(arch, lambda options: None)(namespace)
     model = ARCH_MODEL_REGISTRY[arch].build_model(namespace, task).eval()
     projection = model.decoder.output_projection
+    # Of random words one in twenty would end a sentence; shorter ones test more.
     if projection is not None and projection.bias is not None:
-        # Of random words one in twenty would end a sentence; shorter ones test more.
         projection.bias.data[DICTIONARY.eos()] += 1.0
+    elif projection is not None and projection.weight is not model.decoder.embed_tokens.weight:
+        torch.nn.init.normal_(projection.weight[DICTIONARY.eos()], std=0.6)
+    for table in (table for name, table in model.named_parameters() if ".groups." in name):
+        torch.nn.init.normal_(table)  # structures of their own, from the beginning
     return model
 
 

@@ -14,7 +14,7 @@ from fairseq.token_generation_constraints import pack_constraints
 WORDS = dictionary(3)
 END, UNKNOWN = WORDS.eos(), WORDS.unk()
 TASK = TranslationTask(TranslationConfig(), WORDS, WORDS)
-MODELS = ["structattn_rnn_crf", "structattn_rnn_bahdanau", "structattn_rnn_tree", "lstm"]
+MODELS = ["structattn_rnn_crf", "structattn_rnn_bahdanau", "structattn_rnn_tree", "transformer, all heads", "lstm"]
 SOURCE = [torch.tensor([4, 5, 6, 4, END]), torch.tensor([6, 6, END]), torch.tensor([5, END])]
 # Everything that can be said in two words; whatever is no padding is a word.
 SPOKEN = [[*words, END] for n in (1, 2) for words in itertools.product([0, UNKNOWN, 4, 5, 6], repeat=n)]

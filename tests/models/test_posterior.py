@@ -16,6 +16,7 @@ VARIANTS = {
     "coverage": {"arch": "structattn_rnn_crf", "attention_coverage": "sum"},
     "previous query": {"arch": "structattn_rnn_bahdanau"},
     "trees": {"arch": "structattn_rnn_treedec"},
+    "transformer": {"arch": "transformer, chains"},
 }
 
 
@@ -30,12 +31,14 @@ def test_weights_are_made_of_the_posterior(options, left_pad):
     scores, extra = forward(model, sample, return_posterior=True)
     posterior, weights = extra["posterior"], extra["attn"][0]
     assert posterior.batch_shape == weights.shape[:2]
-    expected = model.decoder.attention.weights_of(posterior)
+    attention = getattr(model.decoder, "attention", None)
+    marginals = posterior.position_marginals
+    expected = marginals / marginals.sum(-1, keepdim=True) if attention is None else attention.weights_of(posterior)
     for index, sentence in enumerate(SOURCE):
         columns = slice(-len(sentence), None) if left_pad else slice(len(sentence))
         torch.testing.assert_close(weights[index][:, columns], expected[index][:, : len(sentence)])
     plain_scores, plain = forward(model, sample)
-    assert plain.keys() == {"attn"}
+    assert extra.keys() - plain.keys() == {"posterior", "source_attention"}
     torch.testing.assert_close(scores, plain_scores)
 
 
@@ -48,7 +51,12 @@ def test_inference_runs_once(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arch, kind", [("structattn_rnn_tree", ProjectiveTree), ("structattn_rnn_flat", IndependentHeads)]
+    "arch, kind",
+    [
+        ("structattn_rnn_tree", ProjectiveTree),
+        ("structattn_rnn_flat", IndependentHeads),
+        ("transformer, trees", ProjectiveTree),
+    ],
 )
 def test_source_attention_is_that_of_the_encoder(arch, kind):
     model, sample = build(arch), batch(SOURCE, TARGET)

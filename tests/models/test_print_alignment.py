@@ -4,11 +4,14 @@ from argparse import Namespace
 
 import pytest
 import torch
-from building import DICTIONARY, PRESETS, batch, build, dictionary, sentences
+from building import DICTIONARY, PRESETS, TRANSFORMERS, batch, build, dictionary, sentences
 from fairseq.sequence_generator import SequenceGeneratorWithAlignment
 from fairseq.sequence_scorer import SequenceScorer
 
 WITH_ATTENTION = [name for name in PRESETS if name != "structattn_rnn_vanilla"]
+# Architectures and their options.
+ALIGNED = [(arch, {}) for arch in (*WITH_ATTENTION, *TRANSFORMERS)]
+ALIGNED += [(arch, {"input_feeding": True, "attention_query": "previous"}) for arch in WITH_ATTENTION]
 SOURCES = sentences((5, 1, 8, 2, 3, 7))
 TARGETS = sentences((3, 4, 1, 6, 2, 5), seed=1)
 PRINTED = 2e-6  # six decimals
@@ -35,8 +38,9 @@ def check(kind, alignment, weights):
         torch.testing.assert_close(printed, weights, atol=PRINTED, rtol=0)
 
 
-@pytest.mark.parametrize("options", [{}, {"input_feeding": True, "attention_query": "previous"}], ids=["", "by step"])
-@pytest.mark.parametrize("arch", WITH_ATTENTION)
+@pytest.mark.parametrize(
+    "arch, options", ALIGNED, ids=[f"{arch}-{'by step' if more else ''}" for arch, more in ALIGNED]
+)
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_alignment_of_translations(kind, arch, options):
     model = build(arch, **options)
@@ -49,7 +53,7 @@ def test_alignment_of_translations(kind, arch, options):
             check(kind, hypothesis["alignment"], weights)
 
 
-@pytest.mark.parametrize("arch", WITH_ATTENTION)
+@pytest.mark.parametrize("arch", [*WITH_ATTENTION, *TRANSFORMERS])
 @pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_alignment_of_references(kind, arch):
     model = build(arch)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from building import DICTIONARY, PRESETS, STOCK, TASK, batch, build, generate, log_probs, sentences
+from building import DICTIONARY, PRESETS, STOCK, TASK, TRANSFORMERS, batch, build, generate, log_probs, sentences
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 VARIANTS = {
@@ -28,6 +28,7 @@ VARIANTS = {
         "arch": "structattn_rnn_sigmoid", "attention_coverage": "sum", "attention_score": "additive",
     },
     "vanilla, input feeding": {"arch": "structattn_rnn_vanilla", "input_feeding": True},
+    **{name: {"arch": name} for name in TRANSFORMERS},
 }  # fmt: skip
 LENGTHS = [9, 3, 1, 6, 9, 2, 5, 4]
 SOURCE, TARGET = sentences(LENGTHS), sentences([4, 7, 2, 1, 9, 3, 5, 6], seed=1)
@@ -44,7 +45,7 @@ def model(options):
 
 
 def has_attention(model):
-    return model.decoder.attention is not None
+    return not (hasattr(model.decoder, "attention") and model.decoder.attention is None)
 
 
 def attention_of(model, sample):
