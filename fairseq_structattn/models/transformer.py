@@ -133,7 +133,7 @@ class StructuredTransformerEncoder(TransformerEncoderBase):
         given = (src_tokens, src_lengths, return_all_hiddens, token_embeddings)
         if not return_posterior:
             return super().forward(*given)
-        if self.source_attn is None:
+        if self.source_attn is None or self.parser is None:
             return {**super().forward(*given), "source_attention": None}
         with self.source_attn.observe(self.parser.head) as seen:
             encoded = super().forward(*given)
@@ -146,7 +146,7 @@ class StructuredTransformerEncoder(TransformerEncoderBase):
         Raises:
             ValueError: the model has no trees
         """
-        if self.source_attn is None:
+        if self.source_attn is None or self.parser is None:
             raise ValueError("--encoder-self-attention-heads: no head has a distribution over arcs: no trees to show")
         with self.source_attn.observe(self.parser.head) as seen:
             super().forward(src_tokens)
