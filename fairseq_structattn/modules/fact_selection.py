@@ -94,17 +94,23 @@ class ChainSelection(FactSelection):
     Linear weights are propagated from step to step, wᵏ⁺¹[j] = xᵏ⁺¹[j] · qᵏ⁺¹ + Σᵢ wᵏ[i] xᵏ[i] · xᵏ⁺¹[j], as in an
     end-to-end memory network without softmax.
 
+    Edges may score oᵏ[zₖ] · xᵏ⁺¹[zₖ₊₁] instead (``edges_from_read``): the vector in which a fact is read with the one
+    in which the next is looked for. This is the term by which a fact that was read changes the next score of an
+    end-to-end memory network. With adjacent tying both vectors are of one table, so that facts that share words match
+    from the start, which the vectors of two tables do not.
+
     Args:
         dim: size of queries and facts
         steps: K
         edges: whether edges score successive facts and forbid repeats; without edges, steps are independent
             ("unary")
         init_std: standard deviation of the normal distribution that initialises Q
+        edges_from_read: whether the earlier fact of an edge is a value rather than a key
     """
 
-    def __init__(self, dim: int, steps: int, edges: bool = True, init_std: float = 0.1):
+    def __init__(self, dim: int, steps: int, edges: bool = True, init_std: float = 0.1, edges_from_read: bool = False):
         super().__init__(dim, steps)
-        self.edges = edges
+        self.edges, self.edges_from_read = edges, edges_from_read
         if steps > 1:
             self.next_query = nn.Linear(dim, dim, bias=False)
             nn.init.normal_(self.next_query.weight, std=init_std)
@@ -114,7 +120,7 @@ class ChainSelection(FactSelection):
     ) -> Selection:
         queries = self._queries(query)
         scores = torch.stack([_products(key, query) for key, query in zip(looked_for, queries)], 1)
-        pairwise = self._pairwise(looked_for, lengths)
+        pairwise = self._pairwise(read if self.edges_from_read else looked_for, looked_for, lengths)
         number = torch.arange(scores.shape[2], device=scores.device)
         states = scores.masked_fill((number >= lengths.unsqueeze(1)).unsqueeze(1), NEGATIVE_INFINITY)
         chain = LinearChain(states, pairwise, num_states=scores.shape[2])
@@ -140,13 +146,12 @@ class ChainSelection(FactSelection):
             queries.append(self.next_query(queries[-1]))
         return queries
 
-    def _pairwise(self, looked_for: Tensor, lengths: Tensor) -> Tensor:
+    def _pairwise(self, earlier: Tensor, looked_for: Tensor, lengths: Tensor) -> Tensor:
         """Scores of edges ``[batch, steps - 1, facts, facts]``, or one table of zeros without edges."""
         states = looked_for.shape[2]
         if not self._has_edges:
             return looked_for.new_zeros(states, states)
-        looked_for = looked_for.transpose(0, 1)
-        pairwise = looked_for[:, :-1] @ looked_for[:, 1:].transpose(-1, -2)
+        pairwise = earlier[:-1].transpose(0, 1) @ looked_for[1:].permute(1, 0, 3, 2)
         repeats = torch.eye(states, dtype=torch.bool, device=looked_for.device) & (lengths > 1)[:, None, None]
         return pairwise.masked_fill(repeats.unsqueeze(1), NEGATIVE_INFINITY)
 

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 class SentenceVectors(nn.Module):
     """Vectors of sentences in each of several tables of embeddings.
 
-    A sentence of J words is Σⱼ lⱼ ⊙ E[wordⱼ] with lⱼ[k] = (1 − j/J) − (k/d)(1 − 2j/J), j and k counted from 1 (position
-    encoding). The vector of a fact that is `age` facts older than the last one also has the term T[age] (temporal
-    encoding). Sukhbaatar et al., "End-To-End Memory Networks" (NIPS 2015), section 4.1.
+    A sentence of J words is s Σⱼ lⱼ ⊙ E[wordⱼ] with lⱼ[k] = (1 − j/J) − (k/d)(1 − 2j/J), j and k counted from 1
+    (position encoding); s is 1 in the paper, and 2 in the code of its authors, where the mean of s lⱼ is 1. The vector
+    of a fact that is `age` facts older than the last one also has the term T[age] (temporal encoding). Sukhbaatar et
+    al., "End-To-End Memory Networks" (NIPS 2015), section 4.1.
 
     Args:
         num_words: rows of each table E; words are counted in bags, which suits vocabularies of a few thousand words
@@ -20,6 +21,7 @@ class SentenceVectors(nn.Module):
         init_std: standard deviation of the normal distribution that initialises embeddings
         age_noise: in training, probability that an age is skipped before each fact, as if an empty fact were inserted,
             to regularise T (section 4.1, random noise)
+        position_scale: s
     """
 
     units: Tensor
@@ -33,9 +35,11 @@ class SentenceVectors(nn.Module):
         padding: int,
         init_std: float = 0.1,
         age_noise: float = 0.0,
+        position_scale: float = 1.0,
     ):
         super().__init__()
-        self.dim, self.num_tables, self.padding, self.age_noise = dim, num_tables, padding, age_noise
+        self.dim, self.num_tables, self.padding = dim, num_tables, padding
+        self.age_noise, self.position_scale = age_noise, position_scale
         # The tables are concatenated, so that one product serves all of them.
         self.words = nn.Parameter(torch.empty(num_words, num_tables * dim))
         self.ages = nn.Parameter(torch.empty(max_facts, num_tables * dim))
@@ -75,11 +79,11 @@ class SentenceVectors(nn.Module):
         return age.clamp(0, self.ages.shape[0] - 1)
 
     def _sums(self, tokens: Tensor, table: Tensor) -> Tensor:
-        """Σⱼ lⱼ ⊙ E[wordⱼ], ``[…, columns of table]``. Since lⱼ[k] is linear in k, a sentence is a sum of two weighted
-        bags of words, which takes a fifth of the time of looking words up."""
+        """s Σⱼ lⱼ ⊙ E[wordⱼ], ``[…, columns of table]``. Since lⱼ[k] is linear in k, a sentence is a sum of two
+        weighted bags of words, which takes a fifth of the time of looking words up."""
         real = tokens != self.padding
         place = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device) / real.sum(-1, keepdim=True).clamp(min=1)
-        weights = torch.stack((1 - place, 1 - 2 * place)).masked_fill(~real, 0).to(table.dtype)
+        weights = (self.position_scale * torch.stack((1 - place, 1 - 2 * place))).masked_fill(~real, 0).to(table.dtype)
         bags = weights.new_zeros(weights.shape[:-1] + table.shape[:1]).scatter_add_(
             -1, tokens.expand_as(weights), weights
         )

@@ -99,6 +99,22 @@ def test_without_tying_each_step_has_two_tables_and_answers_have_one(task, sampl
     torch.testing.assert_close(logits, expected.answer @ model.sentences.table(4).t())
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_hidden_layer_is_added_to_what_scores_answers(task, sample, arch):
+    model = build(task, arch, answer_hidden_dim=5, linear_start_epochs=0)
+    logits, selection = model(**sample["net_input"])
+    first, second = model.hidden[0].weight, model.hidden[2].weight
+    answer = selection.answer + (selection.answer @ first.t()).clamp(min=0) @ second.t()
+    assert first.shape == (5, 20) and not torch.allclose(answer, selection.answer)
+    torch.testing.assert_close(logits, answer @ model.sentences.table(-1).t())
+
+
+def test_edges_and_scale_are_passed_on(task):
+    model = build(task, "structattn_memn2n_chain", chain_edges="read", position_scale=2.0)
+    assert model.selection.edges_from_read and model.sentences.position_scale == 2.0
+    assert not build(task, "structattn_memn2n_chain").selection.edges_from_read
+
+
 WRONG = {
     "tying": ("layers", "--tying layers: not known, choose from adjacent, none"),
     "fact_selection": ("best", "--fact-selection best: not known, choose from successive, chain, unary-chain"),
@@ -107,6 +123,9 @@ WRONG = {
     "linear_start_epochs": (-1, "--linear-start-epochs -1: must be at least 0"),
     "age_noise": (1.0, "--age-noise 1.0"),
     "init_std": (0.0, "--init-std 0.0"),
+    "position_scale": (-1.0, "--position-scale -1.0: must be greater than 0"),
+    "chain_edges": ("both", "--chain-edges both: not known, choose from looked-for, read"),
+    "answer_hidden_dim": (-1, "--answer-hidden-dim -1: must be at least 0"),
 }
 
 

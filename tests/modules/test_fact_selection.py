@@ -11,6 +11,7 @@ DIM = 4
 KINDS = {
     "successive": lambda steps: SuccessiveSelection(DIM, steps),
     "chain": lambda steps: ChainSelection(DIM, steps),
+    "read-chain": lambda steps: ChainSelection(DIM, steps, edges_from_read=True),
     "unary-chain": lambda steps: ChainSelection(DIM, steps, edges=False),
 }
 LENGTHS = torch.tensor([3, 2])
@@ -31,7 +32,7 @@ def build(kind, steps):
     return selection
 
 
-@pytest.mark.parametrize("kind", ["chain", "unary-chain"])
+@pytest.mark.parametrize("kind", ["chain", "read-chain", "unary-chain"])
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_chain_is_the_published_distribution_over_sequences(kind, steps):
     selection, (query, keys, values) = build(kind, steps), story(steps)
@@ -41,14 +42,15 @@ def test_chain_is_the_published_distribution_over_sequences(kind, steps):
         for _ in range(steps - 1):
             queries.append(selection.next_query.weight @ queries[-1])
         sequences = list(itertools.product(range(length), repeat=steps))
-        if kind == "chain":
+        if kind != "unary-chain":
             sequences = [one for one in sequences if all(a != b for a, b in zip(one, one[1:]))]
         scores = []
         for one in sequences:
             x = [keys[step, item, fact] for step, fact in enumerate(one)]
             score = sum(vector @ q for vector, q in zip(x, queries))
-            if kind == "chain":
-                score = score + sum(a @ b for a, b in zip(x, x[1:]))
+            if kind != "unary-chain":
+                earlier = x if kind == "chain" else [values[step, item, fact] for step, fact in enumerate(one)]
+                score = score + sum(a @ b for a, b in zip(earlier, x[1:]))
             scores.append(score)
         probabilities = torch.stack(scores).softmax(0)
         read = torch.stack([sum(values[step, item, fact] for step, fact in enumerate(one)) for one in sequences])
@@ -110,15 +112,16 @@ def test_a_linear_step_weighs_by_scores():
     assert (found.facts < LENGTHS[:, None]).all()
 
 
-@pytest.mark.parametrize("kind", ["chain", "unary-chain"])
+@pytest.mark.parametrize("kind", ["chain", "read-chain", "unary-chain"])
 def test_a_linear_chain_passes_scores_on(kind):
     selection, (query, keys, values) = build(kind, 3), story(3)
     found = selection(query, keys, values, LENGTHS, linear=True)
     x, q, expected = keys[:, 0], query[0], []
+    earlier = values[:, 0] if kind == "read-chain" else x
     for step in range(3):
         weights = x[step] @ q
-        if step and kind == "chain":
-            edges = (x[step - 1] @ x[step].t()).fill_diagonal_(0)
+        if step and kind != "unary-chain":
+            edges = (earlier[step - 1] @ x[step].t()).fill_diagonal_(0)
             weights = weights + edges.t() @ expected[-1]
         expected.append(weights)
         q = selection.next_query(q) if step < 2 else q

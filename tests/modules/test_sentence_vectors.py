@@ -49,6 +49,15 @@ def test_questions_are_words_of_the_first_table_without_an_age(vectors):
     torch.testing.assert_close(found[1].detach(), published(vectors, 0, [6, 7, 8]))
 
 
+def test_the_scale_multiplies_words_but_not_ages(vectors):
+    scaled = SentenceVectors(9, 4, 3, max_facts=5, padding=PAD, position_scale=2.0).double()
+    scaled.load_state_dict(vectors.state_dict())
+    question = torch.tensor([[4, 5, PAD]])
+    torch.testing.assert_close(scaled.question(question), 2 * vectors.question(question))
+    expected = 2 * published(vectors, 1, [6, 4]) + ages(vectors, 1)[0]
+    torch.testing.assert_close(scaled.facts(STORIES, LENGTHS)[1, 1, 0].detach(), expected)
+
+
 def test_padding_changes_nothing_and_is_not_trained(vectors):
     wider = torch.full((2, 5, 6), PAD)
     wider[:, :3, :3] = STORIES
