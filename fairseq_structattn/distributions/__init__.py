@@ -10,17 +10,22 @@ from .projective_tree import ProjectiveTree
 from .registry import distribution_names, get_distribution, register_distribution
 from .semi_markov import SemiMarkov
 from .spanning_tree import SpanningTree
+from .sparse import Entmax, Entmax15, SparseCategorical, Sparsemax
 from .structured import StructuredDistribution
 
 __all__ = [
     "Bernoulli",
     "Categorical",
+    "Entmax",
+    "Entmax15",
     "IndependentHeads",
     "LinearChain",
     "OneSpan",
     "ProjectiveTree",
     "SemiMarkov",
     "SpanningTree",
+    "SparseCategorical",
+    "Sparsemax",
     "StructuredDistribution",
     "distribution_names",
     "get_distribution",
