@@ -79,7 +79,7 @@ def test_plan_has_all_runs_the_more_telling_ones_first():
         ("char.paper", "nothing is none of softmax"),
         ("kana.paper.chain", "kana is none of char word pieces"),
         ("char.paper.chain.x", "has three parts"),
-        ("char.paper.chain@lr", "after @ stands what is tried"),
+        ("char.paper.chain@lr", "after @ it has settings such as"),
     ],
 )
 def test_unknown_runs_are_refused(name, message):

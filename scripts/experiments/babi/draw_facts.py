@@ -3,9 +3,9 @@
     python scripts/experiments/babi/draw_facts.py --data babi/data/qa2 --question 3 --output facts.png \
         --model "memn2n" babi/runs/qa2.memn2n.published-1/checkpoint_best.pt --model "chain" …
 
-Facts are told from top to bottom; the darker a cell, the more probable is the fact at that step. The most likely
-sequence is framed, the facts that lead to the answer are bold. Without --question the script chooses the first question
-for which the last model has the right answer and facts, and each other model misses some of the facts.
+Facts run from top to bottom; a darker cell is a more probable fact at that step. The most likely sequence is framed,
+and the facts that lead to the answer are bold. Without --question, the script chooses the first question for which the
+last model has the right answer and the right facts, and every other model misses some of the facts.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def is_right(record: AttentionRecord) -> bool:
 
 
 def telling(models: List[List[AttentionRecord]]) -> int:
-    """The number of the question that shows a difference, see above; 0 where there is none."""
+    """The number of the first question that shows a difference, see above; 0 if there is none."""
     for number, records in enumerate(zip(*models)):
         *others, last = records
         if is_right(last) and last.target == last.reference and all(one.target != one.reference for one in others):
@@ -85,13 +85,13 @@ def records_of(path: str, data: str, subset: str) -> List[AttentionRecord]:
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, metavar="DIR", help="what scripts/prepare/babi.py wrote")
+    parser.add_argument("--data", required=True, metavar="DIR", help="data folder made by scripts/prepare/babi.py")
     parser.add_argument(
-        "--model", nargs=2, action="append", required=True, metavar=("NAME", "CHECKPOINT"), help="one or several"
+        "--model", nargs=2, action="append", required=True, metavar=("NAME", "CHECKPOINT"), help="one or several models"
     )
-    parser.add_argument("--subset", default="test", metavar="NAME", help="(default: test)")
-    parser.add_argument("--question", type=int, metavar="N", help="its number, from 0")
-    parser.add_argument("--output", required=True, metavar="FILE", help="the picture")
+    parser.add_argument("--subset", default="test", metavar="NAME", help="split of the data (default: test)")
+    parser.add_argument("--question", type=int, metavar="N", help="number of the question, counted from 0")
+    parser.add_argument("--output", required=True, metavar="FILE", help="file of the picture")
     return parser.parse_args(arguments)
 
 

@@ -58,7 +58,7 @@ def latest(rows: List[Dict]) -> List[Dict]:
 
 
 def best_first(rows: List[Dict]) -> List[Dict]:
-    """In the order of the held-out questions."""
+    """The starts in order of their results on the held-out questions."""
     return sorted(rows, key=lambda row: (-row["valid_accuracy"], row["valid_loss"], row["seed"]))
 
 
@@ -73,7 +73,7 @@ def reported(rows: List[Dict], task: int) -> Tuple[Optional[float], Optional[flo
 
 
 def mean(values: List[Optional[float]]) -> Optional[float]:
-    """None if one is missing."""
+    """The mean; None if a value is missing."""
     return None if None in values else statistics.mean(values)
 
 

@@ -2,9 +2,9 @@
 
     python scripts/experiments/babi/trainings.py --data babi/data --work babi --results R --seeds 1,2 chain.published
 
-A row of the results, one line of JSON, is one start: its model on one task, at the epoch with most right answers on the
-validation set, measured there and on the test set. A row with the same options and data is not made again, so the
-results of several calls and machines can be collected in one file.
+A row of the results, one line of JSON, has the scores of one start on one task: those of the validation and test set at
+the epoch with the most correct answers on the validation set. A start is not repeated if it has a row with the same
+options and data, so the results of several calls and machines can be collected in one file.
 """
 
 import argparse
@@ -35,8 +35,8 @@ SYSTEMS = {
 
 
 def _sgd(questions: int, epochs: int) -> List[str]:
-    """Options of SGD with rate 0.01, halved every 25 epochs, and norm 40, both of the sum over the questions of an
-    update, as published: fairseq has their mean."""
+    """Options of SGD with learning rate 0.01, halved every 25 epochs, and gradient norm 40. As published, both refer to
+    the sum over the questions of an update; fairseq computes the mean."""
     rates = ",".join(str(0.01 * questions * 0.5 ** (epoch // 25)) for epoch in range(epochs))
     options = f"--optimizer sgd --lr {rates} --clip-norm {40 / questions} --batch-size {questions} --max-epoch {epochs}"
     return options.split()
@@ -63,7 +63,7 @@ class Start(NamedTuple):
 
     @property
     def options(self) -> List[str]:
-        """Of fairseq-train, without paths and seed."""
+        """Options of fairseq-train, without paths and seed."""
         return [
             *("--task", "structattn_babi", "--arch", SYSTEMS[self.system], "--steps", str(STEPS[self.task])),
             *("--criterion", "structattn_question_answering", "--lr-scheduler", "fixed"),
@@ -73,7 +73,7 @@ class Start(NamedTuple):
 
 
 def fingerprint(start: Start, data: str) -> str:
-    """Of the options and the data of a training: 12 hexadecimal digits."""
+    """The fingerprint of the options and the data of a training, 12 hexadecimal digits."""
     digest = hashlib.sha256("\n".join(start.options).encode())
     for name in ("dict.txt", "train.jsonl", "valid.jsonl", "test.jsonl"):
         with open(os.path.join(data, name), "rb") as file:
@@ -85,7 +85,7 @@ def read_rows(path: str) -> List[Dict]:
     """The rows of a file of results; none if there is no such file.
 
     Raises:
-        InputError: a line that is no row
+        InputError: a line is not a row
     """
     if not os.path.exists(path):
         return []
@@ -102,18 +102,18 @@ def read_rows(path: str) -> List[Dict]:
 
 
 def done(rows: Iterable[Dict]) -> Set:
-    """What identifies the trainings that have a row."""
+    """The values of :data:`COLUMNS`, which identify a training, for each row."""
     return {tuple(row[column] for column in COLUMNS) for row in rows}
 
 
 def train(start: Start, data: str, folder: str) -> None:
-    """One training by fairseq, which leaves ``checkpoint_best.pt`` in `folder`."""
+    """Trains with fairseq, which saves ``checkpoint_best.pt`` in `folder`."""
     from fairseq_cli.train import main as fairseq_train  # first: it sets up logging
 
     from fairseq import checkpoint_utils, options  # isort: skip
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-    # fairseq keeps the best score so far on the function itself, where the next training would find it.
+    # fairseq stores the best score so far on the function itself, where the next training would find it.
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
     given = [data, "--user-dir", PLUGIN, "--seed", str(start.seed), "--cpu"]
     given += [*start.options, "--save-dir", folder, "--batch-size-valid", "500", "--num-workers", "0"]
@@ -134,7 +134,7 @@ def measure(checkpoint: str, data: str) -> Dict:
     criterion = task.build_criterion(configuration.criterion)
     found = {"epoch": state["extra_state"]["train_iterator"]["epoch"]}
     if state["extra_state"]["train_iterator"].get("iterations_in_epoch", 0) == 0:
-        found["epoch"] -= 1  # saved at the end of an epoch, it says which comes next
+        found["epoch"] -= 1  # a checkpoint from the end of an epoch names the next epoch
     models[0].eval()
     for split in SPLITS:
         task.load_dataset(split)
@@ -148,7 +148,7 @@ def measure(checkpoint: str, data: str) -> Dict:
 
 
 def run(start: Start, data: str, work: str) -> Dict:
-    """Trains and measures; the row without its fingerprint."""
+    """Trains and measures a start, and returns its row without the fingerprint."""
     folder = os.path.join(work, start.name)
     began = time.time()
     train(start, data, folder)
@@ -157,7 +157,7 @@ def run(start: Start, data: str, work: str) -> Dict:
 
 
 def append(path: str, row: Dict) -> None:
-    """Adds a line in one piece, since other processes may do so, too."""
+    """Appends a row in a single write, since other processes may append to the file, too."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "ab", buffering=0) as file:
         file.write((json.dumps(row) + "\n").encode())
@@ -166,12 +166,12 @@ def append(path: str, row: Dict) -> None:
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", metavar="SYSTEM.SETTING", help="see SYSTEMS and SETTINGS in the source")
-    parser.add_argument("--data", required=True, metavar="DIR", help="holds qa2, … as scripts/prepare/babi.py writes")
-    parser.add_argument("--work", required=True, metavar="DIR", help="takes a folder for each training")
-    parser.add_argument("--results", required=True, metavar="FILE", help="rows are added to it")
+    parser.add_argument("--data", required=True, metavar="DIR", help="folder of qa2, …, from scripts/prepare/babi.py")
+    parser.add_argument("--work", required=True, metavar="DIR", help="folder for the trainings")
+    parser.add_argument("--results", required=True, metavar="FILE", help="file to which rows are appended")
     parser.add_argument("--seeds", default="1", metavar="S,…", help="seeds of the starts (default: 1)")
-    parser.add_argument("--tasks", default=",".join(map(str, STEPS)), metavar="N,…", help="default: the published ones")
-    parser.add_argument("--command", default="", help="what the rows say that they were made by")
+    parser.add_argument("--tasks", default=",".join(map(str, STEPS)), metavar="N,…", help="default: those of the paper")
+    parser.add_argument("--command", default="", help="command that the rows name as their origin")
     options = parser.parse_args(arguments)
     options.seeds = _numbers("--seeds", options.seeds)
     options.tasks = _numbers("--tasks", options.tasks)
@@ -216,5 +216,5 @@ def main(arguments=None) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("LOGLEVEL", "WARNING")  # of fairseq, which would tell every epoch
+    os.environ.setdefault("LOGLEVEL", "WARNING")  # else fairseq reports every epoch
     main()

@@ -19,10 +19,10 @@ class Difference(NamedTuple):
     """BLEU of a system minus that of its baseline, mean over the seeds that both have.
 
     Attributes:
-        seeds: which
+        seeds: the seeds that both have
         each: the difference for each seed
         low, high: ends of the 95 % interval, over sentences
-        p: two-sided
+        p: two-sided p-value
     """
 
     seeds: List[int]
@@ -51,9 +51,9 @@ def resamples(sentences: int) -> np.ndarray:
 def difference(system: Runs, baseline: Runs, tests: Sequence[str]) -> Difference:
     """Paired bootstrap resampling (Koehn 2004); a seed is paired with the same seed of the other system.
 
-    A sample holds the same sentences for all systems and seeds. p is that of ``paired_tests.py``: the share of samples
-    in which the difference is at least as far from the measured one as that is from 0, so that what is identical has
-    p = 1; sacrebleu counts no ties.
+    A sample has the same sentences for all systems and seeds. p is defined as in ``paired_tests.py``: the share of
+    samples whose difference is at least as far from the measured difference as the latter is from 0. Identical systems
+    have p = 1, because ties count; sacrebleu does not count them.
     """
     seeds = sorted(set(system) & set(baseline))
     pairs = [(rows(system[seed], tests), rows(baseline[seed], tests)) for seed in seeds]
@@ -71,7 +71,8 @@ def _bleus(sums: np.ndarray) -> np.ndarray:
 
 
 def by_length(runs: Runs) -> List[Tuple[int, List[float]]]:
-    """Sentences of both test sets with a source below, between and from :data:`BOUNDS` on, and BLEU of each seed."""
+    """Buckets of the sentences of both test sets by source length, with the bounds :data:`BOUNDS`: the number of
+    sentences, and BLEU of each seed."""
     found = []
     for low, high in zip([0, *BOUNDS], [*BOUNDS, 10**6]):
         scores = []
@@ -84,10 +85,10 @@ def by_length(runs: Runs) -> List[Tuple[int, List[float]]]:
 
 
 def coupling(table: List[List[float]]) -> float:
-    """J, all that a table of pairwise potentials says about neighbours."""
+    """J = b₀₀ + b₁₁ − b₀₁ − b₁₀: the only part of a table of pairwise potentials that couples neighbours."""
     return table[0][0] + table[1][1] - table[0][1] - table[1][0]
 
 
 def bias(table: List[List[float]]) -> float:
-    """What the table adds to the score of selecting a position between others that are not selected."""
+    """The score that the table adds to selecting a position between two that are not selected."""
     return table[0][1] + table[1][0] - 2 * table[0][0]

@@ -17,7 +17,11 @@ NUMBERS = 1 + ORDERS
 
 
 def encode(numbers: Sequence[int]) -> str:
-    """ValueError where a number is larger than 63."""
+    """Text of one letter for each number.
+
+    Raises:
+        ValueError: a number is larger than 63
+    """
     largest = max(numbers, default=0)
     if largest >= len(ALPHABET):
         raise ValueError(f"a sentence has {largest} tokens; {len(ALPHABET) - 1} is the most that can be kept")
@@ -25,21 +29,21 @@ def encode(numbers: Sequence[int]) -> str:
 
 
 def decode(text: str) -> List[int]:
-    """The numbers of :func:`encode`."""
+    """The inverse of :func:`encode`."""
     return [ALPHABET.index(letter) for letter in text]
 
 
 def encode_translations(hypotheses: List[str], references: List[str]) -> str:
-    """Of a corpus in words."""
+    """The statistics of a corpus of tokenised translations, as text."""
     found = sentence_statistics(hypotheses, references, "none")
     return encode([int(number) for row in found for number in (row[-2], *row[:ORDERS])])
 
 
 def decode_translations(text: str, references: str) -> np.ndarray:
-    """What :func:`paired_tests.sentence_statistics` makes of the translations ``[sentences, 10]``.
+    """The result of :func:`paired_tests.sentence_statistics` for the translations, ``[sentences, 10]``.
 
     Args:
-        text: of :func:`encode_translations`
+        text: result of :func:`encode_translations`
         references: lengths of the references, encoded
     """
     found, lengths = np.array(decode(text)).reshape(-1, NUMBERS), np.array(decode(references))

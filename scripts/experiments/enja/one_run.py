@@ -1,9 +1,9 @@
-"""Makes one run: trains, translates both test sets, and writes all that the report needs of it into one small file.
+"""Makes one run: trains, translates both test sets, and writes what the report needs into one small file.
 
     python scripts/experiments/enja/one_run.py NAME SEED --work WORK_DIR
 
 A run is not repeated if its file exists and was made with the same options from the same data; a training that was
-stopped continues. The file, results/NAME-SEED.json, has some 25 kB of text.
+stopped continues. The file, results/NAME-SEED.json, has about 25 kB of text.
 """
 
 import argparse
@@ -40,7 +40,7 @@ ALWAYS = [
 
 
 class RunError(InputError):
-    """Why a run could not be made."""
+    """A run failed; the message gives the reason."""
 
 
 class Run(KeptRun):
@@ -51,7 +51,7 @@ class Run(KeptRun):
         seed: of the training
         work: the folder with the prepared data, where checkpoints and logs go
         kept: the folder of the results
-        tiny: sizes of 8 and two epochs, to try out the way
+        tiny: sizes of 8 and two epochs, for a dry run
     """
 
     def __init__(self, name: str, seed: int, work: str, kept: str, tiny: bool = False):
@@ -63,12 +63,12 @@ class Run(KeptRun):
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that decides the outcome but for the seed: options, search and data."""
+        """The fingerprint of all that determines the outcome except the seed: options, search and data."""
         (data,) = read_lines(os.path.join(self.data, "fingerprint"))
         return hashlib.sha256(json.dumps([self.options, ALWAYS, SEARCH, data]).encode()).hexdigest()[:16]
 
     def make(self) -> None:
-        """All of it, where it is not there."""
+        """Makes the run, unless its file exists."""
         if self.is_done():
             return
         self.start_anew_where_options_changed()
@@ -82,7 +82,7 @@ class Run(KeptRun):
         self._tidy(len(content["epochs"]))
 
     def _tidy(self, epochs: int) -> None:
-        """Leaves of a training what one can go on with: the best checkpoint, and the last ones, to average."""
+        """Removes the checkpoints that have no further use: the best one stays, and the last ones, to be averaged."""
         if not self.name.is_final:
             shutil.rmtree(self.folder)
             return
@@ -93,7 +93,7 @@ class Run(KeptRun):
         return os.path.join(self.folder, f"checkpoint{epoch}.pt")
 
     def train(self) -> None:
-        """Goes on where it was stopped, if it was."""
+        """Trains; a training that was stopped continues."""
         if os.path.exists(os.path.join(self.folder, "trained")):
             return
         call = [sys.executable, "-m", "fairseq_cli.train", os.path.join(self.data, "bin"), "--user-dir", USER_DIR]
@@ -141,9 +141,9 @@ class Run(KeptRun):
 
         Args:
             test: ``test`` or ``test2``
-            path: checkpoints, as fairseq-generate takes them (default: the best one of this training)
-            options: more of fairseq-generate
-            name: begins the names of the translations' files, which are not made again
+            path: checkpoints, in the form that fairseq-generate expects (default: the best one of this training)
+            options: further options of fairseq-generate
+            name: prefix of the files of translations, which are not made again
         """
         subset, output = SUBSETS[test], os.path.join(self.folder, f"{name}{test}.txt")
         if not os.path.exists(output):
@@ -165,7 +165,7 @@ class Run(KeptRun):
         return os.path.join(self.folder, "checkpoint_best.pt")
 
     def _looked_into(self) -> Dict:
-        """Attention to a few translations, and of characters the boundaries of segments."""
+        """Attention of a few translations and, for characters, the boundaries of segments."""
         from fairseq.dataclass.configs import GenerationConfig
 
         from fairseq_structattn.analysis.export_attention import export, load_dataset, load_models
@@ -187,7 +187,7 @@ class Run(KeptRun):
 
 
 def scores(hypotheses: List[str], references: List[str], sources: List[str]) -> Dict:
-    """BLEU, chrF, and what is needed to compare with other systems and by length."""
+    """BLEU, chrF, and the statistics for comparisons with other systems and by length."""
     from sacrebleu.metrics import BLEU, CHRF
 
     bleu, chrf = BLEU(tokenize="none", force=True), CHRF()
@@ -203,7 +203,8 @@ def scores(hypotheses: List[str], references: List[str], sources: List[str]) -> 
 
 
 def boundaries(forced: Dict[str, List[AttentionRecord]], words: Dict[str, List[str]]) -> Dict:
-    """Of the second test set; a system without segments has those above the threshold that is best on validation."""
+    """Boundaries on the second test set. Where a system has no segments, they are runs of positions above the threshold
+    that is best on the validation set."""
     threshold = 0.0
     if forced["valid"][0].segments is None:
         threshold = segments.best_threshold(forced["valid"], words["valid"])
@@ -212,7 +213,7 @@ def boundaries(forced: Dict[str, List[AttentionRecord]], words: Dict[str, List[s
 
 
 def compact(record: AttentionRecord) -> Dict:
-    """What is drawn of a record."""
+    """The fields of a record that the pictures show."""
     weights = [[round(weight, 3) for weight in row] for row in record.weights]
     own = {"id": record.id, "score": round(record.score, 3), "source": record.source, "target": record.target}
     return {**own, "weights": weights, "segments": record.segments}
@@ -225,14 +226,14 @@ def pairwise(checkpoint: str) -> List[List[float]]:
     import fairseq_structattn  # noqa: F401  (lets checkpoints load)
 
     if not os.path.exists(checkpoint):
-        raise RunError(f"{checkpoint}: is gone; remove {os.path.dirname(checkpoint)} and run again")
+        raise RunError(f"{checkpoint}: no such file; remove {os.path.dirname(checkpoint)} and run again")
     model = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)["model"]
     tables = [value for name, value in model.items() if re.search(r"tables\.pairwise$", name)]
     return [[round(number, 4) for number in row] for row in tables[0].tolist()] if tables else None
 
 
 def write_compact(path: str, content: Dict) -> None:
-    """JSON with a line for each entry."""
+    """Writes JSON with one line for each entry."""
     lines = [
         f"{json.dumps(key)}:{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
         for key, value in content.items()
@@ -247,7 +248,7 @@ def main(arguments=None) -> None:
     parser.add_argument("seed", type=int, metavar="SEED")
     parser.add_argument("--work", required=True, metavar="WORK_DIR")
     parser.add_argument("--results", default=os.path.join(HERE, "results"), metavar="DIR")
-    parser.add_argument("--tiny", action="store_true", help="sizes of 8 and two epochs, to try out the way")
+    parser.add_argument("--tiny", action="store_true", help="sizes of 8 and two epochs, for a dry run")
     options = parser.parse_args(arguments)
     Run(options.name, options.seed, options.work, options.results, options.tiny).make()
 

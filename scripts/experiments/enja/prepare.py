@@ -1,4 +1,4 @@
-"""The data of this experiment: a second test set, and the Japanese side as characters, words and pieces.
+"""Prepares the data of this experiment: a second test set, and the Japanese side as characters, words and pieces.
 
 python scripts/experiments/enja/prepare.py CORPUS_DIR WORK_DIR [SIDE ...]
 """
@@ -43,7 +43,7 @@ def read_pair(prefix: str) -> Tuple[List[str], List[str]]:
 
 
 def write_raw(corpus: str, raw: str, held_out: int) -> None:
-    """The four splits as the corpus has them."""
+    """Writes the text of the four splits."""
     os.makedirs(raw, exist_ok=True)
     sources, targets = read_pair(os.path.join(corpus, "train"))
     pairs = {"valid": read_pair(os.path.join(corpus, "dev")), "test": read_pair(os.path.join(corpus, "test"))}
@@ -55,7 +55,7 @@ def write_raw(corpus: str, raw: str, held_out: int) -> None:
 
 
 def prepare_side(raw: str, dest: str, side: str) -> None:
-    """Tokenises and binarises; the second test set is ``test1`` to fairseq."""
+    """Tokenises and binarises; fairseq calls the second test set ``test1``."""
     call = [sys.executable, os.path.join(PREPARE, "parallel_corpus.py")]
     call += ["--source-lang", "ja", "--target-lang", "en"]
     call += ["--train", f"{raw}/train", "--valid", f"{raw}/valid", "--test", f"{raw}/test", f"{raw}/test2"]
@@ -64,7 +64,7 @@ def prepare_side(raw: str, dest: str, side: str) -> None:
 
 
 def fingerprint(folder: str) -> str:
-    """Of the text that a side was binarised from."""
+    """The fingerprint of the text from which a side was binarised."""
     found = hashlib.sha256()
     for name in ("train", "valid", "test", "test1"):
         for language in ("ja", "en"):
@@ -76,9 +76,9 @@ def fingerprint(folder: str) -> str:
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("corpus", metavar="CORPUS_DIR", help="with train, dev and test .ja and .en")
+    parser.add_argument("corpus", metavar="CORPUS_DIR", help="folder with train, dev and test, each .ja and .en")
     parser.add_argument("work", metavar="WORK_DIR")
-    parser.add_argument("sides", nargs="*", metavar="SIDE", default=SIDES, help=f"of {' '.join(SIDES)} (default: all)")
+    parser.add_argument("sides", nargs="*", metavar="SIDE", default=SIDES, help=f"{', '.join(SIDES)} (default: all)")
     parser.add_argument("--held-out", type=int, default=HELD_OUT, metavar="N", help="pairs (default: %(default)s)")
     options = parser.parse_args(arguments)
     raw = os.path.join(options.work, "raw")

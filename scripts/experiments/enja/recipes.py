@@ -39,7 +39,7 @@ class StockModel(Run):
 
 
 class Student(Run):
-    """Softmax that learns what the chain made of the training sources, in place of the references."""
+    """The softmax model, trained on the chain's translations of the training sources in place of the references."""
 
     def __init__(self, teacher: Run, work: str, *settings):
         super().__init__("char.paper.softmax", SEED, work, *settings)
@@ -52,7 +52,7 @@ class Student(Run):
         super().train()
 
     def prepare(self) -> None:
-        """Writes the teacher's translations and binarises them; dictionaries and other splits are those there were."""
+        """Writes the teacher's translations and binarises them; dictionaries and other splits stay as they are."""
         if os.path.exists(os.path.join(self.data, "prepared")):
             return
         generated = os.path.join(self.folder, "train.txt")
@@ -72,11 +72,11 @@ class Student(Run):
 
 
 class Recipes:
-    """What is measured, by name; each a function without arguments that gives the scores of both test sets.
+    """The recipes by name, each a function without arguments that returns the scores of both test sets.
 
     Args:
         work: the folder of run.sh
-        kept: the results of the runs, for what was chosen
+        kept: folder of the results of the runs, from which settings are chosen
         tiny: as in :class:`~one_run.Run`
     """
 
@@ -129,7 +129,7 @@ class Recipes:
 
 
 def make(recipes: Recipes, names: List[str], path: str) -> None:
-    """Adds a line to `path` for each recipe that has none of these models."""
+    """Adds a line to `path` for each recipe that has no line with these models."""
     rows = {row["recipe"]: row for row in read_rows(path)}
     for name in names:
         if rows.get(name, {}).get("fingerprint") == recipes.chain.fingerprint:
@@ -142,7 +142,7 @@ def make(recipes: Recipes, names: List[str], path: str) -> None:
 
 
 def read_rows(path: str) -> List[Dict]:
-    """What was measured so far."""
+    """The results of the recipes so far."""
     return [json.loads(line) for _, line in numbered_lines(path)] if os.path.exists(path) else []
 
 
@@ -151,13 +151,13 @@ def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="RECIPE", help="chain, average, fp16, … (default: all)")
     parser.add_argument("--work", required=True, metavar="WORK_DIR")
-    parser.add_argument("--results", default=HERE, metavar="DIR", help="has results/ and recipes.jsonl (default: here)")
-    parser.add_argument("--tiny", action="store_true", help="as of one_run.py")
+    parser.add_argument("--results", default=HERE, metavar="DIR", help="folder with recipes.jsonl (default: here)")
+    parser.add_argument("--tiny", action="store_true", help="as in one_run.py")
     options = parser.parse_args(arguments)
     recipes = Recipes(options.work, os.path.join(options.results, "results"), options.tiny)
     for name in options.names:
         if name not in recipes.all:
-            raise InputError(f"unknown recipe {name}: there are {', '.join(recipes.all)}")
+            raise InputError(f"unknown recipe {name}; choose from: {', '.join(recipes.all)}")
     make(recipes, options.names or list(recipes.all), os.path.join(options.results, "recipes.jsonl"))
 
 

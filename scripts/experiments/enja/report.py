@@ -1,4 +1,4 @@
-"""Makes the report of whatever runs there are: tables and pictures in the README.
+"""Makes the report from the finished runs: tables and pictures in the README.
 
     python scripts/experiments/enja/report.py [RESULTS_DIR] [--dest DIR]
 
@@ -29,9 +29,9 @@ class Results:
     """The runs of a folder.
 
     Attributes:
-        runs: of each system that is reported, in order, its results by seed; empty where there are none
-        tried: results of the trials by name
-        explored: results of one seed of what is not reported on the test sets
+        runs: results by seed for each reported system, in order; empty without runs
+        tried: results of the trials, by name
+        explored: results by seed of the systems that are not tested
     """
 
     def __init__(self, folder: str):
@@ -57,7 +57,7 @@ class Results:
         return self.runs[name._replace(system="softmax")]
 
     def differences(self, tests: Sequence[str]) -> Dict[Name, Difference]:
-        """To softmax, of all systems that have a seed in common with it."""
+        """Differences to softmax of all systems that have a seed in common with it."""
         return {
             name: difference(runs, self.baseline(name), tests)
             for name, runs in self.runs.items()
@@ -71,7 +71,7 @@ def best_epoch(run: Dict) -> Dict:
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean, and the standard deviation where there are several."""
+    """The mean, and the standard deviation of several values."""
     if not values:
         return MISSING
     text = f"{statistics.mean(values):.{digits}f}"
@@ -89,7 +89,7 @@ def label(name: Name) -> List[str]:
 
 
 def score_table(results: Results) -> str:
-    """A line for each system; the first columns say how far the experiment is."""
+    """A row for each system; a dash is a run that has not been made."""
     heads = ["source", "model", "attention", "seeds", "valid, bits a word", "valid, BLEU"]
     heads += [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS] + ["s an epoch"]
     lines = []
@@ -138,7 +138,7 @@ def length_table(results: Results) -> str:
 
 
 def boundary_table(results: Results) -> str:
-    """Whether segments end where words end; all seeds of a system together."""
+    """Ends of segments as a prediction of word boundaries; all seeds of a system together."""
     heads = ["model", "attention", "selected", "precision", "recall", "F1", "random: precision", "recall", "F1"]
     heads += ["per target word: precision", "random"]
     lines = []
@@ -176,7 +176,7 @@ def coupling_table(results: Results) -> str:
 
 
 def trial_table(results: Results) -> str:
-    """What was tried before, and what was chosen."""
+    """The trials, and the settings chosen from them."""
     lines = []
     for text, run in results.tried.items():
         name, best = parse_name(text), min(epoch["valid_nll"] for epoch in run["epochs"])
@@ -196,7 +196,7 @@ def _choice(model: str, folder: str) -> str:
 
 
 def exploration_table(results: Results) -> str:
-    """What else was tried, beside softmax and the chain at the same seeds, on validation data."""
+    """The explored systems, beside softmax and the chain at the same seeds, on validation data."""
     if not results.explored:
         return ""
     seeds = sorted({seed for runs in results.explored.values() for seed in runs})
@@ -225,7 +225,7 @@ RECIPES = {
 
 
 def recipe_table(results: Results) -> str:
-    """What can be done with trained models."""
+    """Scores of the recipes for trained models, see recipes.py."""
     rows = read_rows(os.path.join(results.folder, "..", "recipes.jsonl"))
     heads = ["CHAR, paper"] + [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS]
     cells = ([f"{row[test][key]:.1f}" for key in ("bleu", "chrf") for test in TESTS] for row in rows)
@@ -233,7 +233,7 @@ def recipe_table(results: Results) -> str:
 
 
 def origin(results: Results) -> str:
-    """What made the runs."""
+    """The command, versions and machines of the runs, and the signatures of the metrics."""
     runs = [run for by_seed in results.runs.values() for run in by_seed.values()]
     lines = {", ".join(f"{name} {version}" for name, version in run["versions"].items()) for run in runs}
     lines = [f"{line}; {machine}." for line in sorted(lines) for machine in sorted({run["machine"] for run in runs})]
@@ -264,7 +264,7 @@ def sections(results: Results) -> List[str]:
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="?", default=os.path.join(HERE, "results"), metavar="RESULTS_DIR")
-    parser.add_argument("--dest", default=HERE, metavar="DIR", help="where README.md and pictures are (default: here)")
+    parser.add_argument("--dest", default=HERE, metavar="DIR", help="folder of README.md and pictures (default: here)")
     options = parser.parse_args(arguments)
     readme = os.path.join(options.dest, "README.md")
     if not os.path.exists(readme):

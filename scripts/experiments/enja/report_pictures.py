@@ -18,13 +18,13 @@ from fairseq_structattn.analysis.attention_figures import (
 from fairseq_structattn.analysis.attention_records import AttentionRecord
 from fairseq_structattn.analysis.figure_fonts import font_families
 
-BAR = 2.0  # BLEU, what the chain was to gain on characters in the paper's model
+BAR = 2.0  # BLEU, the gain of the chain over softmax in the paper, on characters
 COLOURS = {system: f"C{number}" for number, system in enumerate(SYSTEMS)}
 FIRST = ("char", "paper")
 
 
 def draw_all(results, dest: str) -> List[Tuple[str, str]]:
-    """Draws what there are runs for, and returns titles and names of files."""
+    """Draws the pictures for which there are runs, and returns their titles and file names."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -179,5 +179,5 @@ def draw_attention(results):
 
 
 def record(kept: Dict) -> AttentionRecord:
-    """Of what a run keeps of it."""
+    """The record of which a run keeps these fields."""
     return AttentionRecord(rank=0, forced=False, **kept)

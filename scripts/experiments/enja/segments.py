@@ -13,7 +13,7 @@ THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 
 
 def word_boundaries(sentence: str) -> Set[int]:
-    """Where the spaces of a sentence are, in characters without spaces before them."""
+    """The places of the spaces of a sentence: the number of characters before each, spaces not counted."""
     places, end = set(), 0
     for word in sentence.split()[:-1]:
         end += len(word)
@@ -22,7 +22,7 @@ def word_boundaries(sentence: str) -> Set[int]:
 
 
 def boundaries(segments: Iterable[Tuple[int, int]], characters: int) -> Set[int]:
-    """Ends of segments ``[start, end)`` that lie between two characters; ``</s>`` stands behind the last."""
+    """Ends of segments ``[start, end)`` that lie between two characters; ``</s>`` follows the last."""
     return {place for segment in segments for place in segment if 0 < place < characters}
 
 
@@ -39,8 +39,8 @@ def above(row: Sequence[float], threshold: float) -> List[Tuple[int, int]]:
 
 
 class Count(NamedTuple):
-    """Boundaries that were found, of these the right ones, those that there are, and how many of as many random ones
-    are right on average."""
+    """Numbers of boundaries: those found, those of them that are right, those of the words, and the expected number of
+    right ones among as many random boundaries as were found."""
 
     found: int = 0
     right: int = 0
@@ -57,7 +57,7 @@ class Count(NamedTuple):
 
     @property
     def chance_scores(self) -> Tuple[float, float, float]:
-        """The same of the random segmentation."""
+        """The same for the random segmentation."""
         return _scores(self.by_chance, self.found, self.words)
 
 
@@ -73,7 +73,7 @@ def count(found: Set[int], words: Set[int], characters: int) -> Count:
 
 
 def counts(steps: Sequence[Sequence[Tuple[int, int]]], words: Set[int], characters: int) -> Dict[str, Count]:
-    """Of one sentence, whose segments at each target word are given."""
+    """Counts for one sentence, from its segments at each target word."""
     by_step = [boundaries(segments, characters) for segments in steps]
     total = Count()
     for found in by_step:
@@ -82,7 +82,7 @@ def counts(steps: Sequence[Sequence[Tuple[int, int]]], words: Set[int], characte
 
 
 def measure(records: Sequence[AttentionRecord], sentences: List[str], threshold: float = 0.0) -> Dict[str, Count]:
-    """Over all records, with the segments that they have, or with a `threshold` what has at least that probability.
+    """Counts over all records, of their segments or, with a `threshold`, of runs of positions that reach it.
 
     Args:
         records: of characters; the target's ``</s>`` is left out
@@ -98,5 +98,5 @@ def measure(records: Sequence[AttentionRecord], sentences: List[str], threshold:
 
 
 def best_threshold(records: Sequence[AttentionRecord], sentences: List[str]) -> float:
-    """Of :data:`THRESHOLDS`, that with the highest F1 of sentences."""
+    """The one of :data:`THRESHOLDS` with the highest F1 of sentences."""
     return max(THRESHOLDS, key=lambda threshold: measure(records, sentences, threshold)["sentence"].scores[2])

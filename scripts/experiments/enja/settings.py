@@ -1,4 +1,4 @@
-"""What the runs of this experiment are: their names, and the options of fairseq-train that a name stands for.
+"""The runs of this experiment: their names, and the options of fairseq-train that a name stands for.
 
 A run is ``SIDE.MODEL.SYSTEM``, such as ``char.paper.chain``; with ``@lr=…,dropout=…`` behind it, it is a trial:
 shorter, for choosing those two on validation data.
@@ -14,7 +14,7 @@ from fairseq_structattn.analysis.files import InputError, command, read_json
 SIDES = ("char", "word", "pieces")
 SEEDS = (1, 2, 3)
 
-# Of fairseq-train, by system; the options of the models come behind and win.
+# Options of fairseq-train, by system; those of the models follow and take precedence.
 SYSTEMS = {
     "softmax": ["--arch", "structattn_rnn_simple"],
     "softmax_2": ["--arch", "structattn_rnn_simple", "--attention-scale", "2"],
@@ -23,7 +23,8 @@ SYSTEMS = {
     "chain": ["--arch", "structattn_rnn_crf"],
     "uncoupled": ["--arch", "structattn_rnn_crf", "--attention-distribution", "uncoupled-chain"],
 }
-# What could do better than the chain; tried on validation data, of characters in the paper's model, with its settings.
+# Candidates for an improvement on the chain, with its settings; compared on validation data only: characters, the
+# paper's model.
 EXPLORED = {
     "query": [*SYSTEMS["chain"], "--attention-couplings", "query"],
     "neighbours": [*SYSTEMS["chain"], "--attention-couplings", "neighbours"],
@@ -40,11 +41,11 @@ TITLES = {
     "neighbours": "chain, couplings of neighbours",
     "one_span": "one span: before, inside, after",
 }
-TUNED = ("softmax", "chain")  # the others take what is chosen for the chain
+TUNED = ("softmax", "chain")  # the others use the settings of the chain
 
 
 class Model(NamedTuple):
-    """Options of fairseq-train that all systems share, how long they train, and what is tried out before."""
+    """Options of fairseq-train that all systems share, epochs of runs and of trials, and the settings of the trials."""
 
     options: List[str]
     epochs: int
@@ -66,8 +67,8 @@ def _grid(*points: Tuple[str, str]) -> List[Dict[str, str]]:
 
 MODELS = {
     # Kim et al. 2017, section 4.2, in a smaller size: one direction, zero start state, no input feeding, SGD, gradients
-    # of norm 1, a loss summed over sentences. Batches of 32, not of 128: of the paper's 117,000 updates on ten times as
-    # many sentences a quarter of an hour allows some 10,000.
+    # of norm 1, a loss summed over sentences. Batches of 32, not of 128: the paper has 117,000 updates on ten times as
+    # many sentences, and a quarter of an hour allows about 10,000.
     "paper": Model(
         _sizes(192, 256, 256, layers=2)
         + "--optimizer sgd --clip-norm 1 --sentence-avg --label-smoothing 0 --pairwise-l2 0.005".split()
@@ -76,7 +77,7 @@ MODELS = {
         trial_epochs=3,
         grid=_grid(("2", "0.2"), ("2", "0.3"), ("4", "0.2"), ("8", "0.2")),
     ),
-    # The penalty of the paper beside a loss that is a mean over words, of which a sentence has nine.
+    # The paper's penalty, scaled to a loss that is a mean over words: a sentence has about nine.
     "modern": Model(
         _sizes(192, 192, 384, layers=1)
         + "--encoder-bidirectional --decoder-start bridge --input-feeding --optimizer adam --clip-norm 1 "
@@ -112,7 +113,11 @@ class Name(NamedTuple):
 
 
 def parse_name(text: str) -> Name:
-    """InputError where `text` names no run of this experiment."""
+    """The run that `text` names.
+
+    Raises:
+        InputError: it names no run of this experiment
+    """
     name, _, trial = text.partition("@")
     parts = name.split(".")
     for part, known in zip(parts + [""] * 3, (SIDES, tuple(MODELS), (*SYSTEMS, *EXPLORED))):
@@ -121,17 +126,17 @@ def parse_name(text: str) -> Name:
     if len(parts) > 3:
         raise InputError(f"unknown run {text}: SIDE.MODEL.SYSTEM has three parts")
     if trial and not TRIAL.match(trial):
-        raise InputError(f"unknown trial {text}: after @ stands what is tried, as in lr=2,dropout=0.3")
+        raise InputError(f"unknown trial {text}: after @ it has settings such as lr=2,dropout=0.3")
     return Name(*parts, trial or None)
 
 
 def trials(model: str) -> List[Name]:
-    """As many for softmax as for the chain."""
+    """The trials of a model, as many for softmax as for the chain."""
     return [Name("char", model, system, _trial_text(point)) for point in MODELS[model].grid for system in TUNED]
 
 
 def finals() -> List[List[Name]]:
-    """All runs that are reported, in groups, the more telling ones first."""
+    """All runs that are reported, in groups, the most informative first."""
     controls = [system for system in SYSTEMS if system not in TUNED]
     groups = [[Name("char", model, system) for system in systems] for model in MODELS for systems in (TUNED, controls)]
     others = [[Name(side, "paper", system) for system in ("softmax", "chain", "sigmoid")] for side in SIDES[1:]]
@@ -184,7 +189,7 @@ def chosen(model: str, system: str, results: str) -> Dict[str, str]:
 
 
 def train_options(name: Name, results: str, tiny: bool = False) -> List[str]:
-    """Of fairseq-train, all that decides what comes out but for data and seed."""
+    """Options of fairseq-train: all that determine the result, except data and seed."""
     model = MODELS[name.model]
     point = dict(part.split("=") for part in name.trial.split(",")) if name.trial else None
     epochs = model.epochs if point is None else model.trial_epochs
@@ -199,7 +204,7 @@ def train_options(name: Name, results: str, tiny: bool = False) -> List[str]:
 
 
 def _dropout_places(model: str) -> Iterator[str]:
-    """The paper has dropout between layers and on the attentional state only, which the architectures know."""
+    """Options of dropout beyond the paper's, which is between layers and on the attentional state."""
     if model == "modern":
         for side in ("encoder", "decoder"):
             yield from (f"--{side}-dropout-in", f"--{side}-dropout-out")

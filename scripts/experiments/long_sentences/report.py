@@ -1,4 +1,4 @@
-"""Collects the runs of ``run.sh``: results.json, the pictures, and both in the README.
+"""Collects the runs of ``run.sh`` in results.json, and writes the pictures and the tables of the README.
 
 python scripts/experiments/long_sentences/report.py WORK_DIR
 """
@@ -39,7 +39,7 @@ TITLES = {"test": "sentences of the test set as they are", "joined": "sentences 
 
 
 def finished(work: str) -> Dict[int, List[str]]:
-    """Systems whose translations are there, the baseline first, by seed."""
+    """Systems with finished translations, by seed, the baseline first."""
     found: Dict[int, List[str]] = {}
     for system in sorted(SYSTEMS, key=lambda name: name != BASELINE):
         for folder in os.listdir(work):
@@ -51,7 +51,7 @@ def finished(work: str) -> Dict[int, List[str]]:
 
 
 def training(log: str) -> Dict[str, float]:
-    """Validation BLEU, nll in bits a word and updates of the checkpoint that was taken."""
+    """Validation BLEU, loss in bits per word and updates of the chosen checkpoint."""
     validated = [record for record in log_records(log) if "valid_bleu" in record]
     if not validated:
         raise InputError(f"{log}: no validation was finished; run the training again")
@@ -80,7 +80,7 @@ def measured(work: str, seed: int, systems: List[str], split: str):
 
 
 def repeated(translations: List[str]) -> float:
-    """Percent of sequences of four words that the same translation had before."""
+    """Percentage of sequences of four words that occur earlier in the same translation."""
     found = again = 0
     for words in (line.split() for line in translations):
         fours = [tuple(words[start : start + 4]) for start in range(len(words) - 3)]
@@ -123,7 +123,7 @@ def rows_of(work: str, seed: int, systems: List[str]) -> List[Dict]:
 
 
 def table(rows: List[Dict], split: str, title: str, metrics: Tuple[str, str], cell: Callable) -> str:
-    """A line per system, a column per bucket; `cell` makes text of the values that two metrics have over seeds."""
+    """A row for each system, a column for each bucket; `cell` formats the values of two metrics over seeds."""
     own = [row for row in rows if row["split"] == split]
     names = [system for system in SYSTEMS if any(row["system"] == system for row in own)]
     columns = list(dict.fromkeys(row["metric"][5:] for row in own if row["metric"].startswith("bleu@")))
@@ -151,7 +151,7 @@ def score_table(rows: List[Dict], split: str) -> str:
 
 
 def symptom_table(rows: List[Dict], split: str) -> str:
-    """What goes wrong: length beside the references', and repeated words; means over seeds."""
+    """Length relative to the references, and repeated words; means over seeds."""
 
     def cell(ratios, shares):
         return f"{statistics.mean(ratios):.2f}, {statistics.mean(shares):.1f} %"
@@ -160,7 +160,7 @@ def symptom_table(rows: List[Dict], split: str) -> str:
 
 
 def training_table(rows: List[Dict]) -> str:
-    """What chose the checkpoints, a line per system."""
+    """The validation results by which checkpoints were chosen, a row for each system."""
     lines = [["validation set", "seeds", "BLEU", "bits per word", "at update"], ["---", "---", *["---:"] * 3]]
     for system in SYSTEMS:
         own = [row for row in rows if (row["system"], row["split"]) == (system, "valid")]
@@ -176,7 +176,7 @@ def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", metavar="WORK_DIR")
     parser.add_argument("--command", default="bash scripts/experiments/long_sentences/run.sh --corpus FOLDER")
-    parser.add_argument("--dest", required=True, metavar="DIR", help="where results.json, README.md and pictures are")
+    parser.add_argument("--dest", required=True, metavar="DIR", help="folder of results.json, README.md and pictures")
     options = parser.parse_args(arguments)
     check_folders({"WORK_DIR": options.work})
     check_output_folders({"--dest": options.dest})

@@ -1,4 +1,4 @@
-"""Makes one run: trains, tests, and writes all that the report needs of it into one small file.
+"""Makes one run: trains, tests, and writes what the report needs into one small file.
 
     python scripts/experiments/snli/make_run.py NAME SEED --work WORK_DIR
 
@@ -34,7 +34,7 @@ class Run(KeptRun):
         work: the folder with the prepared data, where checkpoints and logs go
         kept: the folder of the results
         vectors: file of word vectors, for ``published``
-        tiny: sizes of 8 and two epochs, to try out the way
+        tiny: sizes of 8 and two epochs, for a dry run
 
     Raises:
         InputError: a published run without word vectors
@@ -54,8 +54,8 @@ class Run(KeptRun):
 
     @property
     def fingerprint(self) -> str:
-        """Of everything that decides the outcome but for the seed: options, those of the parser that is listened to,
-        and data."""
+        """The fingerprint of all that determines the outcome except the seed: options, those of the parser whose trees
+        are given, and data."""
         (data,) = read_lines(os.path.join(self.data, "fingerprint"))
         decides = [self.options, self.teacher, data, self.vectors is not None]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
@@ -65,7 +65,7 @@ class Run(KeptRun):
         return os.path.join(self.folder, "checkpoint_best.pt")
 
     def make(self, needs_checkpoint: bool = False) -> None:
-        """All of it, where it is not there; also the training of one that is known already, if others need it."""
+        """Makes the run, unless its file exists; if another run needs the checkpoint, trains even then."""
         if self.is_done() and not (needs_checkpoint and not os.path.exists(self.checkpoint)):
             return
         self.start_anew_where_options_changed()
@@ -109,7 +109,7 @@ class Run(KeptRun):
         }
 
     def _parameters(self) -> Dict[str, int]:
-        """Of the checkpoint: all that is trained, and all but embeddings of words."""
+        """Numbers of trained parameters in the checkpoint: all, and all except word embeddings."""
         from fairseq import checkpoint_utils
 
         import fairseq_structattn  # noqa: F401  (lets checkpoints load)
@@ -137,7 +137,7 @@ class Run(KeptRun):
         return {**self._attachment(self.data, self.name.endswith(".lower")), **self._chance()}
 
     def _chance(self) -> Dict:
-        """Attachment scores of what needs no model."""
+        """Attachment scores of the baselines without a model."""
         from fairseq_structattn.analysis.attachment_scores import chance
 
         found = chance(_test_set(self.data)[1], "single")
@@ -163,7 +163,7 @@ class Run(KeptRun):
         return content
 
     def _unknown_words(self, sentences: List[List[str]]) -> float:
-        """Which percentage of the words is ``<unk>`` for the model."""
+        """Percentage of the words that are ``<unk>`` for the model."""
         from fairseq.data import Dictionary
 
         known = Dictionary.load(os.path.join(self.data, "bin", "dict.premise.txt"))
@@ -173,7 +173,7 @@ class Run(KeptRun):
     _test_published = _test_pairs
 
     def _right_pairs(self) -> List[bool]:
-        """Of each pair of the test set, whether its label is predicted."""
+        """Whether the label of each pair of the test set is predicted."""
         import torch
         from fairseq import checkpoint_utils
 
@@ -211,7 +211,7 @@ class Run(KeptRun):
 
 
 def _test_set(treebank: str, lowercase: bool = False) -> Tuple[List[List[str]], List[List[int]]]:
-    """Sentences and their heads."""
+    """The sentences of the test set and the heads of their words."""
     from fairseq_structattn.analysis.parsers import read_gold
 
     sentences, gold = read_gold(*(os.path.join(treebank, f"test{name}") for name in (".words", ".heads.words")))
@@ -219,7 +219,7 @@ def _test_set(treebank: str, lowercase: bool = False) -> Tuple[List[List[str]], 
 
 
 def pack(bits: List[bool]) -> str:
-    """As hexadecimal digits, the first bit first; :func:`unpack` knows how many there are."""
+    """The number of bits, and the bits as hexadecimal digits, the first bit first."""
     text = "".join("1" if bit else "0" for bit in bits)
     return f"{len(bits)}:" + (f"{int(text, 2):0{(len(bits) + 3) // 4}x}" if bits else "")
 
@@ -228,13 +228,13 @@ def unpack(text: str) -> List[bool]:
     """The inverse of :func:`pack`."""
     match = re.match(r"^(\d+):([0-9a-f]*)$", text)
     if match is None:
-        raise InputError(f"{text[:20]}…: not as make_run.py writes what is right")
+        raise InputError(f"{text[:20]}…: not as make_run.py writes correct pairs")
     count = int(match.group(1))
     return [bit == "1" for bit in f"{int(match.group(2), 16):0{count}b}"] if count else []
 
 
 def write_heads(parser: Run, words: str, output: str) -> None:
-    """Parses a file of sentences, if that has not been done."""
+    """Parses a file of sentences, unless `output` exists."""
     from fairseq_structattn.analysis.parsers import load_parser, parse
 
     if not os.path.exists(output):
@@ -244,7 +244,7 @@ def write_heads(parser: Run, words: str, output: str) -> None:
 
 
 def listen_to_teacher(run: Run, arguments: argparse.Namespace) -> None:
-    """Trains the parser that a run listens to, seed 1, and writes the heads that it finds."""
+    """Trains the parser whose trees a run is given, seed 1, and writes the heads that it finds."""
     parser = Run(teacher(run.name), 1, arguments.work, arguments.results, None, arguments.tiny)
     parser.make(needs_checkpoint=True)
     binarised = os.path.join(run.data, "bin")
@@ -265,7 +265,7 @@ def main(arguments=None) -> None:
     parser.add_argument("--work", required=True, metavar="WORK_DIR")
     parser.add_argument("--results", default=os.path.join(HERE, "results"), metavar="DIR")
     parser.add_argument("--vectors", metavar="FILE", help="word vectors, for published runs")
-    parser.add_argument("--tiny", action="store_true", help="sizes of 8 and two epochs, to try out the way")
+    parser.add_argument("--tiny", action="store_true", help="sizes of 8 and two epochs, for a dry run")
     options = parser.parse_args(arguments)
     run = Run(options.name, options.seed, options.work, options.results, options.vectors, options.tiny)
     if teacher(run.name) and not run.is_done():

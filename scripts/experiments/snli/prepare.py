@@ -2,7 +2,7 @@
 
     python scripts/experiments/snli/prepare.py WORK_DIR NAME ... [--corpus DIR] [--treebank DIR] [--multi30k DIR]
 
-NAME is a run. Folders that are there are left as they are.
+NAME is a run. Existing folders stay as they are.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from fairseq_structattn.analysis.files import InputError, command, write_lines
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "..", "..")
-# Of the development set, the only labelled pairs beside the test set where there is no training set. The premises of
-# the two parts are distinct.
+# Rows of the development set, whose pairs are the only labelled ones without the training set, apart from the test set.
+# The two parts have different premises.
 ROWS = {"train": "0:8842", "valid": "8842:9842"}
 SPLITS = ("train", "valid", "test")
 
 
 def call(script: str, *arguments: str) -> None:
-    """Runs a script of scripts/prepare; what it says of what it leaves out is shown."""
+    """Runs a script of scripts/prepare, and prints what it left out."""
     words = [sys.executable, os.path.join(SCRIPTS, "prepare", script), *arguments]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
@@ -77,7 +77,7 @@ def prepare_published(options: argparse.Namespace, dest: str) -> None:
 
 
 def _keep_cased(source: str, dest: str) -> None:
-    """Sentences as a parser reads them."""
+    """Copies the sentences with capital letters, for parsers."""
     for split in SPLITS:
         for side in ("premise", "hypothesis"):
             shutil.copy(os.path.join(source, f"{split}.{side}"), os.path.join(dest, f"{split}.{side}.cased"))
@@ -92,7 +92,7 @@ def prepare_translation(options: argparse.Namespace, dest: str) -> None:
 
 
 def fingerprint(folder: str) -> str:
-    """Of all text in a folder."""
+    """The fingerprint of all files in a folder."""
     found = hashlib.sha256()
     for path in sorted(glob.glob(os.path.join(folder, "*"))):
         if os.path.isfile(path):
@@ -102,7 +102,7 @@ def fingerprint(folder: str) -> str:
 
 
 def needed(names: List[str]) -> List[str]:
-    """Folders that runs need, those of their parsers and of the trees that they are compared with among them."""
+    """Folders that runs need, with those of their parsers and of the trees with which they are compared."""
     folders = []
     for name in names:
         folders += [data_of(name)] + [data_of(parser) for parser in [teacher(name)] if parser]

@@ -1,4 +1,4 @@
-"""Makes the report of whatever runs there are: the tables in the README.
+"""Makes the report from the finished runs: the tables of the README.
 
     python scripts/experiments/snli/report.py [RESULTS_DIR] [--dest DIR]
 
@@ -47,15 +47,15 @@ def read_runs(folder: str) -> Dict[str, Runs]:
 
 
 def gains(system: Runs, baseline: Runs) -> Tuple[np.ndarray, int]:
-    """Of each test pair, how much more often the system is right, in points ``[pairs]``, and over how many seeds that
-    is a mean; a seed is paired with the same seed of the other system."""
+    """How much more often the system is right on each test pair, in points ``[pairs]``, as a mean over the seeds that
+    both systems have; and the number of these seeds."""
     seeds = sorted(set(system) & set(baseline))
     rights = [[np.array(unpack(of[seed]["test"]["right"]), dtype=float) for seed in seeds] for of in (system, baseline)]
     return 100 * (np.mean(rights[0], 0) - np.mean(rights[1], 0)), len(seeds)
 
 
 def p_value(gained: np.ndarray) -> float:
-    """Of a mean that is at least as far from 0 where both systems are equally good: approximate randomisation, in which
+    """The probability of a mean at least as far from 0 if both systems are equally good, by approximate randomisation:
     they exchange each test pair with probability 1/2, as in fairseq_structattn/analysis/paired_tests.py."""
     moved = gained[gained != 0]
     signs = 2.0 * np.random.default_rng(SEED).integers(2, size=(SAMPLES, len(moved))) - 1
@@ -64,8 +64,8 @@ def p_value(gained: np.ndarray) -> float:
 
 
 def difference(system: Runs, baseline: Runs) -> Difference:
-    """Of two systems that have a seed in common; the interval is that of a paired bootstrap over test pairs (Koehn
-    2004)."""
+    """The difference of two systems that have a seed in common, with the interval of a paired bootstrap over test pairs
+    (Koehn 2004)."""
     gained, seeds = gains(system, baseline)
     drawn = np.random.default_rng(SEED).integers(len(gained), size=(SAMPLES, len(gained)))
     low, high = np.percentile(gained[drawn].mean(1), [2.5, 97.5])
@@ -73,7 +73,7 @@ def difference(system: Runs, baseline: Runs) -> Difference:
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean, and the standard deviation where there are several."""
+    """The mean, and the standard deviation of several values."""
     if not values:
         return MISSING
     text = f"{statistics.mean(values):.{digits}f}"
@@ -122,7 +122,7 @@ def _score(own: Runs, how: str, kind: str) -> str:
 
 
 def chance_lines(found: Dict[str, Runs], columns: int) -> List[List[str]]:
-    """What needs no model, from the result of any parser."""
+    """Scores of the baselines without a model, from the result of any parser."""
     for name in parsers():
         for run in found.get(name, {}).values():
             return [
@@ -184,7 +184,7 @@ def induced_table(found: Dict[str, Runs], kind: str) -> str:
 
 
 def _unknown_words(found: Dict[str, Runs], kind: str) -> str:
-    """How much of the text the models of pairs do not know, which all have the same words."""
+    """The share of unknown words, the same for all models of pairs, which have the same vocabulary."""
     tests = [run["test"] for name, own in found.items() if name.startswith(f"{kind}.") for run in own.values()]
     shares = sorted({test["unknown_words"] for test in tests if "unknown_words" in test})
     if not shares:
@@ -242,7 +242,7 @@ def report(found: Dict[str, Runs]) -> str:
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="?", default=os.path.join(HERE, "results"), metavar="RESULTS_DIR")
-    parser.add_argument("--dest", default=HERE, metavar="DIR", help="where README.md is (default: beside this script)")
+    parser.add_argument("--dest", default=HERE, metavar="DIR", help="folder of README.md (default: here)")
     options = parser.parse_args(arguments)
     readme = os.path.join(options.dest, "README.md")
     if not os.path.exists(readme):

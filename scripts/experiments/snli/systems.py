@@ -1,4 +1,4 @@
-"""What the runs of this experiment are: their names, and the options of fairseq-train that a name stands for.
+"""The runs of this experiment: their names, and the options of fairseq-train that a name stands for.
 
 A run is ``parser.SCORE.TREES.ROOTS.CASE``, ``pairs.SYSTEM``, ``published.SYSTEM`` or ``translation.SYSTEM``.
 """
@@ -14,7 +14,7 @@ SCORES = {"biaffine": "biaffine", "additive": "parser"}
 ROOTS = ("single", "multi")
 CASES = ("cased", "lower")
 
-# The parsers whose trees others are given.
+# The parsers whose trees are given to other runs.
 TEACHER = "parser.biaffine.projective.single.cased"
 TEACHER_OF_SMALL_LETTERS = "parser.biaffine.projective.single.lower"
 
@@ -25,7 +25,7 @@ PARSER = (
     f"--total-num-update {PARSER_EPOCHS * PARSER_UPDATES} --max-epoch {PARSER_EPOCHS} --best-checkpoint-metric uas"
 ).split() + ["--adam-betas", "(0.9, 0.9)"]
 
-# Of fairseq-train, by what stands beside a word.
+# Options of fairseq-train, by the vector that is concatenated to a word.
 SYSTEMS: Dict[str, List[str]] = {
     "none": ["--arch", "structattn_decomposable"],
     "flat": ["--arch", "structattn_decomposable_flat"],
@@ -49,7 +49,7 @@ PAPER = {"none": 85.8, "flat": 86.2, "tree": 86.8, "given": 86.1, "pretrained": 
 WITH_TREES = ("flat", "tree", "nonprojective", "uniform", "pretrained")
 WITH_HEADS = ("given", "pretrained")
 
-# Hidden sizes with which all systems have as many parameters, but for the embeddings, which all have: within 1 %.
+# Hidden sizes with which all systems have the same number of parameters, embeddings not counted, within 1 %.
 HIDDEN = {"none": 148, "uniform": 127, "given": 127}
 COMMON = (
     "--task structattn_sentence_pair --criterion structattn_sentence_pair --best-checkpoint-metric accuracy".split()
@@ -63,7 +63,7 @@ PAIRS = (
         f"--total-num-update {PAIRS_EPOCHS * PAIRS_UPDATES}"
     ).split()
 )
-# Kim et al. 2017, section 4.4, and their released code; word vectors come beside.
+# Kim et al. 2017, section 4.4, and their released code; word vectors are given separately.
 PUBLISHED = COMMON + "--optimizer structattn_adagrad --lr 0.05 --clip-norm 5 --batch-size 32 --max-epoch 100".split()
 
 TRANSLATION: Dict[str, List[str]] = {
@@ -123,7 +123,7 @@ def plan(words: List[str]) -> List[str]:
     """Names of the runs that words stand for: kinds, or runs.
 
     Raises:
-        InputError: a word that is neither
+        InputError: a word is neither
     """
     names = []
     for word in words:
@@ -138,7 +138,7 @@ def plan(words: List[str]) -> List[str]:
 
 
 def teacher(name: str) -> str:
-    """The parser whose trees a run is given; nothing where it needs none."""
+    """The parser whose trees a run is given; empty if it needs none."""
     kind, _, system = name.partition(".")
     if kind in ("pairs", "published") and system in WITH_HEADS:
         return TEACHER
@@ -146,7 +146,7 @@ def teacher(name: str) -> str:
 
 
 def data_of(name: str) -> str:
-    """The folder, in the folder of the work, of the data of a run."""
+    """The folder in WORK_DIR with the data of a run."""
     kind, _, rest = name.partition(".")
     if kind != "parser":
         return kind
@@ -155,7 +155,7 @@ def data_of(name: str) -> str:
 
 
 def train_options(name: str, tiny: bool = False) -> List[str]:
-    """Of fairseq-train, all that decides what comes out but for data, word vectors and seed."""
+    """Options of fairseq-train: all that determine the result, except data, word vectors and seed."""
     kind, _, rest = name.partition(".")
     if kind == "parser":
         score, trees, roots, _ = rest.split(".")

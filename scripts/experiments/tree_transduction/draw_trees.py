@@ -3,8 +3,8 @@ best tree is orange.
 
     python scripts/experiments/tree_transduction/draw_trees.py BIN_DIR --model NAME CHECKPOINT --output FILE
 
-An arc goes from a head to its word, a vertical one from the root. The formula is the first one of the test set whose
-depth and length are as asked.
+An arc goes from a head to its word, a vertical one from the root. The formula is the first one of the test set that has
+the given depth and is not too long.
 """
 
 import argparse
@@ -62,9 +62,9 @@ def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", metavar="BIN_DIR")
     parser.add_argument("--model", nargs=2, action="append", required=True, metavar=("NAME", "CHECKPOINT"))
-    parser.add_argument("--depth", type=int, choices=SUBSETS, default=3, help="of the formula (default: 3)")
-    parser.add_argument("--longest", type=int, default=20, help="most tokens of the formula (default: 20)")
-    parser.add_argument("--output", required=True, metavar="FILE", help="a picture, such as trees.png")
+    parser.add_argument("--depth", type=int, choices=SUBSETS, default=3, help="depth of the formula (default: 3)")
+    parser.add_argument("--longest", type=int, default=20, help="maximum number of tokens of the formula (default: 20)")
+    parser.add_argument("--output", required=True, metavar="FILE", help="file of the picture, such as trees.png")
     options = parser.parse_args(arguments)
     for _, checkpoint in options.model:
         check_model(checkpoint, options.data)

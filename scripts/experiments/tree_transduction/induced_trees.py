@@ -1,4 +1,4 @@
-"""Do the trees mean anything? How far the heads that a model finds follow the brackets of a formula, or its order.
+"""Measures how far the heads that a model finds follow the brackets of a formula, or the order of its words.
 
     python scripts/experiments/tree_transduction/induced_trees.py CHECKPOINT BIN_DIR --output induced_trees.json
 
@@ -34,7 +34,7 @@ def brackets(tokens: List[str]) -> Set[Span]:
             open_at.append(place)
         elif token == ")":
             if not open_at:
-                raise InputError(f"{' '.join(tokens)}: no formula, a bracket is closed that was not opened")
+                raise InputError(f"{' '.join(tokens)}: not a formula, it closes a bracket that is not open")
             found.add((open_at.pop(), place))
     return found - {(0, len(tokens) - 1)}
 
@@ -51,13 +51,13 @@ def subtrees(heads: List[int]) -> Set[Span]:
 
 
 def recovered(heads: List[int], tokens: List[str]) -> Tuple[int, int]:
-    """How many brackets are subtrees, and how many there are."""
+    """The number of brackets that are subtrees, and the number of brackets."""
     expected = brackets(tokens)
     return len(expected & subtrees(heads)), len(expected)
 
 
 def heads_of(tree: Tensor) -> List[int]:
-    """From arcs ``[n+1, n]``, 0 or 1."""
+    """The heads of an indicator of arcs ``[n+1, n]``."""
     return tree.argmax(0).tolist()
 
 
@@ -81,7 +81,7 @@ class Counts:
 
 
 def measure(checkpoint: str, data: str) -> Dict[str, float]:
-    """Percent of brackets, by kind of tree and depth."""
+    """Percentages, by kind of tree and depth."""
     (model,), task = load_models(checkpoint, data, PLUGIN, cpu=True)
     torch.manual_seed(1)
     scores = {}

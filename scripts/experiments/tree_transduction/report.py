@@ -1,4 +1,4 @@
-"""Collects the runs of ``run.sh``: results.json, the table in the README, and the pictures.
+"""Collects the runs of ``run.sh`` in results.json, and writes the table of the README and the pictures.
 
 python scripts/experiments/tree_transduction/report.py WORK_DIR
 """
@@ -55,7 +55,7 @@ def learning_curve(log: str) -> List[Dict[str, float]]:
 
 
 def validation_of(folder: str) -> List[Tuple[str, str, float]]:
-    """``("valid", metric, value)`` of the checkpoint that was taken, and of depth 3 after each epoch."""
+    """``("valid", metric, value)`` of the chosen checkpoint, and of depth 3 after each epoch."""
     curve = learning_curve(os.path.join(folder, "train.log"))
     best = max(curve, key=lambda epoch: epoch["depthchosen"])
     found = [("valid", f"length_to_failure@{depth}", value) for depth, value in best.items() if depth != "depthchosen"]
@@ -182,7 +182,7 @@ def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", metavar="WORK_DIR")
     parser.add_argument("--command", default="bash scripts/experiments/tree_transduction/run.sh")
-    parser.add_argument("--dest", required=True, metavar="DIR", help="where results.json, README.md and pictures are")
+    parser.add_argument("--dest", required=True, metavar="DIR", help="folder of results.json, README.md and pictures")
     options = parser.parse_args(arguments)
     check_folders({"WORK_DIR": options.work})
     check_output_folders({"--dest": options.dest})

@@ -1,7 +1,7 @@
 """``--attention-distribution uncoupled-chain``: the linear chain whose neighbours do not influence each other.
 
 A control of the chain: what is left of its table of pairwise potentials when J = b₀₀ + b₁₁ − b₀₁ − b₁₀ is held at 0 is
-a bias for selecting a position, which sigmoid attention has not.
+a bias for selecting a position, which sigmoid attention does not have.
 """
 
 import fairseq_structattn  # noqa: F401  (a user-dir brings the architectures along)
