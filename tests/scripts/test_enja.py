@@ -343,10 +343,10 @@ def test_from_raw_text_to_the_report(tmp_path):
     write_trials(work.parent / "trials")
     work.mkdir()
     (work.parent / "trials").rename(work / "results")
-    arguments = ["--dry-run", "--corpus", corpus, work, "char.paper.chain"]
+    arguments = ["--dry-run", "--corpus", corpus, work, "char.modern.chain"]
     done = call(*arguments, SEEDS="1")
     assert done.returncode == 0, done.stderr
-    kept = json.loads((work / "results" / "char.paper.chain-1.json").read_text(encoding="utf-8"))
+    kept = json.loads((work / "results" / "char.modern.chain-1.json").read_text(encoding="utf-8"))
     assert len(kept["epochs"]) == 2 and np.shape(kept["epochs"][1]["pairwise"]) == (2, 2)
     assert len(kept["test"]["test2"]["statistics"]) == 20 * 5 and kept["boundaries"]["threshold"] == 0
     assert [record["id"] for record in kept["attention"]] == [12, 17, 21, 24, 26]
@@ -364,5 +364,5 @@ def test_from_raw_text_to_the_report(tmp_path):
     )
     assert len(translations) == len(references) == 60 and translations != references
     (work / "char" / "fingerprint").write_text("other data\n")
-    stale = one_run.Run("char.paper.chain", 1, str(work), str(work / "results"), tiny=True)
+    stale = one_run.Run("char.modern.chain", 1, str(work), str(work / "results"), tiny=True)
     assert not stale.is_done()

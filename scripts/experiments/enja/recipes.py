@@ -2,7 +2,7 @@
 
     python scripts/experiments/enja/recipes.py --work WORK_DIR [RECIPE ...]
 
-The models are those of run.sh in WORK_DIR, for CHAR with the paper's model; this script trains fairseq's own ``lstm``
+The models are those of run.sh in WORK_DIR, for CHAR with the modern model; this script trains fairseq's own ``lstm``
 and the student. Each recipe leaves a line in recipes.jsonl, for report.py; a recipe with a line is not repeated.
 """
 
@@ -23,17 +23,19 @@ from fairseq_structattn.analysis.generated import read_translations
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SEED = 1
+PREFIX = "char.modern"
 SCORED = ("bleu", "chrf", "signature", "chrf_signature")
 
 
 class StockModel(Run):
-    """fairseq's ``lstm`` (input feeding, Luong's attention) in the sizes, and with the training, of softmax."""
+    """fairseq's ``lstm`` (Luong's attention; it always has input feeding, and the encoder's last states to start from)
+    in the sizes, and with the training, of softmax."""
 
     def __init__(self, work: str, *settings):
-        super().__init__("char.paper.softmax", SEED, work, *settings)
-        for option in ("--arch", "--pairwise-l2"):
+        super().__init__(f"{PREFIX}.softmax", SEED, work, *settings)
+        for option, words in (("--arch", 2), ("--pairwise-l2", 2), ("--decoder-start", 2), ("--input-feeding", 1)):
             place = self.options.index(option)
-            del self.options[place : place + 2]
+            del self.options[place : place + words]
         self.options += ["--arch", "lstm"]
         self.folder = os.path.join(work, "recipes", f"lstm-{self.fingerprint}")
 
@@ -42,7 +44,7 @@ class Student(Run):
     """The softmax model, trained on the chain's translations of the training sources in place of the references."""
 
     def __init__(self, teacher: Run, work: str, *settings):
-        super().__init__("char.paper.softmax", SEED, work, *settings)
+        super().__init__(f"{PREFIX}.softmax", SEED, work, *settings)
         self.teacher = teacher
         self.folder = os.path.join(work, "recipes", f"student-{self.fingerprint}-of-{teacher.fingerprint}")
         self.taught, self.data = self.data, os.path.join(self.folder, "data")
@@ -82,7 +84,7 @@ class Recipes:
 
     def __init__(self, work: str, kept: str, tiny: bool = False):
         self.settings = (work, kept, tiny)
-        self.chain = Run("char.paper.chain", SEED, *self.settings)
+        self.chain = Run(f"{PREFIX}.chain", SEED, *self.settings)
         self.all: Dict[str, Callable[[], Dict]] = {
             "chain": lambda: self._translated(""),
             "average": self.average,
@@ -90,14 +92,14 @@ class Recipes:
             "seeds": lambda: self._translated("seeds.", [self._trained("chain", seed) for seed in (1, 2, 3)]),
             "lstm": lambda: self._scores(StockModel(*self.settings)),
             "chain and lstm": self.with_stock,
-            "softmax": lambda: self._scores(Run("char.paper.softmax", SEED, *self.settings)),
+            "softmax": lambda: self._scores(Run(f"{PREFIX}.softmax", SEED, *self.settings)),
             "student": self.student,
         }
 
     def _trained(self, system: str, seed: int) -> str:
-        path = Run(f"char.paper.{system}", seed, *self.settings).checkpoint
+        path = Run(f"{PREFIX}.{system}", seed, *self.settings).checkpoint
         if not os.path.exists(path):
-            raise InputError(f"{path}: not there; run.sh WORK_DIR char.paper.{system} trains it, with SEEDS={seed}")
+            raise InputError(f"{path}: not there; run.sh WORK_DIR {PREFIX}.{system} trains it, with SEEDS={seed}")
         return path
 
     def _translated(self, name: str, paths: List[str] = (), options: List[str] = ()) -> Dict:

@@ -227,7 +227,7 @@ RECIPES = {
 def recipe_table(results: Results) -> str:
     """Scores of the recipes for trained models, see recipes.py."""
     rows = read_rows(os.path.join(results.folder, "..", "recipes.jsonl"))
-    heads = ["CHAR, paper"] + [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS]
+    heads = ["CHAR, modern"] + [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS]
     cells = ([f"{row[test][key]:.1f}" for key in ("bleu", "chrf") for test in TESTS] for row in rows)
     return markdown(heads, [[RECIPES[row["recipe"]], *scores] for row, scores in zip(rows, cells)]) if rows else ""
 
