@@ -5,10 +5,10 @@
 #     bash scripts/experiments/babi/run.sh [--corpus FOLDER] [WORK_DIR] [SYSTEM.SETTING ...]
 #
 # FOLDER is the folder `en` of bAbI tasks v1.2. It is needed once. WORK_DIR (default: babi) takes data, checkpoints and logs.
-# Systems are memn2n, chain and unary_chain, settings those of trainings.py; without names all systems are trained in the
-# published setting, and memn2n and chain in the tuned one. Each finished start is a line of results.jsonl beside this
-# script and is not repeated, so the experiment can be spread over days and machines. SEEDS (default:
-# 1 2 3 4 5), JOBS (trainings at a time, default 1) and PYTHON may be set; each training uses one core.
+# Systems are memn2n, chain and unary_chain, settings those of trainings.py; without names all systems are trained in all
+# settings. Each finished start is a line of results.jsonl beside this script and is not repeated, so the experiment can
+# be spread over days and machines. SEEDS (default: 1 2 3 4 5), JOBS (trainings at a time, default 1) and PYTHON may be
+# set; each training uses one core.
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"
 structattn_usage "$0" "--corpus=" - "$@"
@@ -30,7 +30,7 @@ work=${positional[0]:-babi}
 names=()
 [ ${#positional[@]} -lt 2 ] || names=("${positional[@]:1}")
 [ ${#names[@]} -gt 0 ] ||
-    names=(memn2n.published chain.published unary_chain.published memn2n.tuned chain.tuned)
+    names=({memn2n,chain,unary_chain}.published {memn2n,chain,unary_chain}.tuned)
 seeds=${SEEDS:-1 2 3 4 5}
 python=${PYTHON:-python}
 results=${RESULTS:-$here/results.jsonl}
