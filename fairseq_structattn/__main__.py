@@ -33,9 +33,9 @@ def main(arguments=None) -> None:
     )
     parser.add_argument("--version", action="version", version=__version__)
     questions = parser.add_subparsers(dest="question", metavar="path|options")
-    questions.add_parser("path", help="the folder to give to --user-dir; the same without a word")
+    questions.add_parser("path", help="the folder for --user-dir (default)")
     options = questions.add_parser("options", help="every option of the package, with its default")
-    options.add_argument("arch", nargs="?", metavar="ARCH", help="an architecture, for its defaults")
+    options.add_argument("arch", nargs="?", metavar="ARCH", help="architecture whose defaults are shown")
     given = parser.parse_args(arguments)
     if given.question == "options":
         print_options(given.arch)

@@ -113,8 +113,10 @@ def table(found: List[Recipe], linked: bool) -> str:
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quickstart", metavar="DIR", help="the folder of a finished quickstart, whose result is kept")
-    parser.add_argument("--dest", default=ROOT, metavar="DIR", help="where README.md and docs/ are (default: here)")
+    parser.add_argument("--quickstart", metavar="DIR", help="folder of a finished quickstart, whose result is stored")
+    parser.add_argument(
+        "--dest", default=ROOT, metavar="DIR", help="folder of README.md and docs/ (default: this project)"
+    )
     options = parser.parse_args(arguments)
     if options.quickstart is not None:
         keep_quickstart(options.quickstart)

@@ -1,15 +1,15 @@
-"""How many heads are right: unlabelled attachment scores of a model's trees, and of chance.
+"""Unlabelled attachment scores: the share of right heads in a model's trees, and in baselines.
 
     structattn-attachment --words ewt/test.words --heads ewt/test.heads.words \
         --path parser/checkpoint_best.pt --data ewt/bin
 
 The two files are those of scripts/prepare/conllu.py. `directed` is the percentage of words with the right head;
-`undirected` also counts an arc that points the other way. All words count, punctuation too. Trees are decoded by
+`undirected` also counts reversed arcs. All words count, punctuation included. Trees are decoded by
 `argmax`, the most likely tree, and by minimum `risk`, the tree with the most expected right heads.
 
-Beside the model, or without one, stands what needs no model: `right-branching`, each word hangs on the word before it;
-`left-branching`, on the word behind it; `uniform`, what a tree drawn uniformly from all projective trees, or from all
-dependency trees, has on average; and `random scores`, the best tree under arc scores drawn from a normal distribution.
+The baselines need no model. The head of each word is the word before it in `right-branching` trees, and the word after
+it in `left-branching` trees. `uniform` is the mean over all projective trees, or over all dependency trees. `random
+scores` are those of the best tree under arc scores drawn from a normal distribution.
 """
 
 import argparse
@@ -99,18 +99,20 @@ def of_model(parser: Parser, sentences: Sequence[List[str]], gold: Heads) -> Dic
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--words", required=True, metavar="FILE", help="sentences, words with spaces between")
-    parser.add_argument("--heads", required=True, metavar="FILE", help="the head of each word, 0 for the root")
     parser.add_argument(
-        "--path", metavar="CHECKPOINT", help="a model with --source-attention; without it, chance alone"
+        "--words", required=True, metavar="FILE", help="sentences, one a line, words separated by spaces"
     )
-    parser.add_argument("--data", metavar="DIR", help="the binarised data that it was trained on")
-    parser.add_argument("--user-dir", default=PLUGIN, metavar="DIR", help="the plugin that the model belongs to")
-    parser.add_argument("--lowercase", action="store_true", help="the model knows small letters only")
+    parser.add_argument("--heads", required=True, metavar="FILE", help="heads of the words, 0 for the root")
     parser.add_argument(
-        "--tree-roots", choices=("multi", "single"), default="single", help="of chance (default: single)"
+        "--path", metavar="CHECKPOINT", help="model with --source-attention (default: only the baselines)"
     )
-    parser.add_argument("--output", metavar="FILE", help="the scores as JSON")
+    parser.add_argument("--data", metavar="DIR", help="binarised data of its training")
+    parser.add_argument("--user-dir", default=PLUGIN, metavar="DIR", help="user directory of the model")
+    parser.add_argument("--lowercase", action="store_true", help="convert words to lower case for the model")
+    parser.add_argument(
+        "--tree-roots", choices=("multi", "single"), default="single", help="roots of the baselines (default: single)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="file for the scores, as JSON")
     options = parser.parse_args(arguments)
     if (options.path is None) != (options.data is None):
         parser.error("--path and --data belong together")

@@ -68,7 +68,7 @@ def average(states: List[Dict[str, torch.Tensor]]) -> Dict[str, torch.Tensor]:
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoints", nargs="+", metavar="FILE", help="checkpoints of one training")
-    parser.add_argument("--output", required=True, metavar="FILE", help="the checkpoint to be written")
+    parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
     options = parser.parse_args(arguments)
     check_inputs({f"checkpoint {number}": path for number, path in enumerate(options.checkpoints, 1)})
     check_outputs({"--output": options.output})

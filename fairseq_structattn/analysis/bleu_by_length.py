@@ -252,7 +252,7 @@ def add_legend(axes, drawn: Sequence, names: Sequence[str]) -> None:
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", required=True, metavar="FILE", help="source sentences, tokenised, one a line")
-    parser.add_argument("--reference", required=True, metavar="FILE", help="their references, one a line")
+    parser.add_argument("--reference", required=True, metavar="FILE", help="references, one a line")
     parser.add_argument(
         "--system",
         nargs=2,
@@ -261,25 +261,29 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
         metavar=("NAME", "FILE"),
         help="output of fairseq-generate, or one translation a line; may be given several times",
     )
-    parser.add_argument("--baseline", metavar="NAME", help="whom the others are tested against (default: the first)")
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="system with which the others are compared (default: the first)"
+    )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--buckets", default="10,20,30", metavar="N,N,…", help="ascending bounds (default: 10,20,30)")
-    sizes.add_argument("--quantiles", type=int, metavar="N", help="N buckets of about as many sentences each")
+    sizes.add_argument("--quantiles", type=int, metavar="N", help="N buckets of about equal numbers of sentences")
     add_lines_option(parser)
-    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's; none for words (default: 13a)")
+    parser.add_argument(
+        "--tokenize", default="13a", metavar="NAME", help="tokeniser of sacrebleu; none for words (default: 13a)"
+    )
     parser.add_argument(
         "--paired",
         choices=sorted(TESTS),
         default="ar",
-        help="; ".join(f"{name}: {meaning}" for name, meaning in TESTS.items()) + ", for some 30 sentences or more"
+        help="; ".join(f"{name}: {meaning}" for name, meaning in TESTS.items()) + ", for about 30 sentences or more"
         " (default: ar)",
     )
     parser.add_argument(
-        "--samples", type=int, default=0, metavar="N", help="trials or resamples of the test (default: 10000 or 1000)"
+        "--samples", type=int, default=0, metavar="N", help="trials or resamples of the test (default: 10000, 1000)"
     )
-    parser.add_argument("--seed", type=int, default=12345, metavar="N", help="of the resampling (default: 12345)")
+    parser.add_argument("--seed", type=int, default=12345, metavar="N", help="seed of the resampling (default: 12345)")
     parser.add_argument("--output", metavar="FILE", help="also write the scores as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="also draw them: .png, .svg or .pdf (extra `plot`)")
+    parser.add_argument("--plot", metavar="FILE", help="also draw the scores: .png, .svg or .pdf (extra `plot`)")
     options = parser.parse_args(arguments)
     options.command = shlex.join(["structattn-bleu-by-length", *(arguments or sys.argv[1:])])
     return options

@@ -474,26 +474,26 @@ def search_of(options: argparse.Namespace):
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", required=True, metavar="FILES", help="checkpoints, separated by colons")
-    parser.add_argument("--data", required=True, metavar="DIR", help="what fairseq-preprocess wrote")
-    parser.add_argument("--gen-subset", default="test", metavar="NAME", help="(default: test)")
-    parser.add_argument("--output", required=True, metavar="FILE", help="the records, one JSON object a line")
-    parser.add_argument("--conllu", metavar="FILE", help="the trees over the source, in CoNLL-U")
+    parser.add_argument("--data", required=True, metavar="DIR", help="data folder from fairseq-preprocess")
+    parser.add_argument("--gen-subset", default="test", metavar="NAME", help="split of the data (default: test)")
+    parser.add_argument("--output", required=True, metavar="FILE", help="file for the records, one JSON object a line")
+    parser.add_argument("--conllu", metavar="FILE", help="file for the trees over the source, in CoNLL-U")
     parser.add_argument(
         "--attention-head",
         metavar="LAYER.HEAD",
-        help="of the decoder of a structattn_transformer, both from 0 (default: as in training)",
+        help="attention head of a structattn_transformer's decoder, counted from 0 (default: that of training)",
     )
-    parser.add_argument("--forced", action="store_true", help="attention to the references, not to translations")
+    parser.add_argument("--forced", action="store_true", help="attention of the references in place of translations")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--sentences", type=positive, metavar="N", help="the first N sentences (default: all)")
-    which.add_argument("--ids", type=parse_ids, metavar="I,J,...", help="these sentences, counted from 0")
-    parser.add_argument("--source", metavar="FILE", help="source tokens as they were, with the words that became <unk>")
-    parser.add_argument("--reference", metavar="FILE", help="references as they were, one a line")
+    which.add_argument("--sentences", type=positive, metavar="N", help="only the first N sentences (default: all)")
+    which.add_argument("--ids", type=parse_ids, metavar="I,J,...", help="only these sentences, counted from 0")
+    parser.add_argument("--source", metavar="FILE", help="source tokens before preprocessing, without <unk>")
+    parser.add_argument("--reference", metavar="FILE", help="references before preprocessing, one a line")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--batch-size", type=positive, metavar="N", help="sentences a batch")
-    size.add_argument("--max-tokens", type=positive, metavar="N", help=f"tokens a batch (default: {MAX_TOKENS})")
+    size.add_argument("--batch-size", type=positive, metavar="N", help="sentences in a batch")
+    size.add_argument("--max-tokens", type=positive, metavar="N", help=f"tokens in a batch (default: {MAX_TOKENS})")
     parser.add_argument("--fp16", action="store_true", help="run the models in half precision")
-    parser.add_argument("--cpu", action="store_true", help="leave a GPU alone")
+    parser.add_argument("--cpu", action="store_true", help="do not use a GPU")
     parser.add_argument(
         "--model-overrides", type=dictionary, metavar="DICT", help="options of the models to change, as in fairseq"
     )
@@ -501,10 +501,12 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
         "--user-dir",
         default=PLUGIN,
         metavar="DIR",
-        help="the plugin that the model belongs to (default: fairseq_structattn)",
+        help="user directory of the model (default: fairseq_structattn)",
     )
     parser.add_argument(
-        "--log-format", choices=("none", "simple", "tqdm", "json"), help="of the progress (default: tqdm on a terminal)"
+        "--log-format",
+        choices=("none", "simple", "tqdm", "json"),
+        help="format of the progress (default: tqdm on a terminal)",
     )
     add_search_options(parser)
     return parser.parse_args(arguments)

@@ -73,17 +73,17 @@ def _tree(distribution) -> SourceTree:
 def parse_arguments(arguments: Optional[List[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--path", required=True, metavar="CHECKPOINT")
-    parser.add_argument("--data", required=True, metavar="DIR", help="bin of what scripts/prepare/snli.py wrote")
-    parser.add_argument("--gen-subset", default="test", metavar="NAME", help="(default: test)")
-    parser.add_argument("--output", required=True, metavar="FILE", help="the records, one JSON object a line")
+    parser.add_argument("--data", required=True, metavar="DIR", help="folder bin from scripts/prepare/snli.py")
+    parser.add_argument("--gen-subset", default="test", metavar="NAME", help="split of the data (default: test)")
+    parser.add_argument("--output", required=True, metavar="FILE", help="file for the records, one JSON object a line")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--sentences", type=positive, metavar="N", help="the first N pairs (default: all)")
-    which.add_argument("--ids", type=parse_ids, metavar="I,J,...", help="these pairs, counted from 0")
+    which.add_argument("--sentences", type=positive, metavar="N", help="only the first N pairs (default: all)")
+    which.add_argument("--ids", type=parse_ids, metavar="I,J,...", help="only these pairs, counted from 0")
     parser.add_argument(
         "--user-dir",
         default=PLUGIN,
         metavar="DIR",
-        help="the plugin that the model belongs to (default: fairseq_structattn)",
+        help="user directory of the model (default: fairseq_structattn)",
     )
     return parser.parse_args(arguments)
 

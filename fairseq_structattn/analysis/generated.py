@@ -39,7 +39,7 @@ def add_lines_option(parser) -> None:
     parser.add_argument(
         "--lines",
         choices=KINDS,
-        help="of fairseq-generate: D, detokenised, or H, tokens of the model (default: D where there are any)",
+        help="lines of fairseq-generate to read: D, detokenised, or H, tokens of the model (default: D, else H)",
     )
 
 

@@ -24,10 +24,12 @@ from fairseq_structattn.analysis.parsers import DECODINGS, load_parser, parse
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="a model with --source-attention")
-    parser.add_argument("--data", required=True, metavar="DIR", help="the binarised data that it was trained on")
-    parser.add_argument("--user-dir", default=PLUGIN, metavar="DIR", help="the plugin that the model belongs to")
-    parser.add_argument("--words", required=True, metavar="FILE", help="sentences, words with spaces between")
+    parser.add_argument("--path", required=True, metavar="CHECKPOINT", help="model with --source-attention")
+    parser.add_argument("--data", required=True, metavar="DIR", help="binarised data of its training")
+    parser.add_argument("--user-dir", default=PLUGIN, metavar="DIR", help="user directory of the model")
+    parser.add_argument(
+        "--words", required=True, metavar="FILE", help="sentences, one a line, words separated by spaces"
+    )
     parser.add_argument(
         "--decoding", choices=DECODINGS, default="risk", help="(default: risk, see attachment_scores.py)"
     )

@@ -73,33 +73,35 @@ def parse_ids(text: str) -> List[int]:
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     origin = parser.add_mutually_exclusive_group(required=True)
-    origin.add_argument("--records", metavar="FILE", help="what export_attention.py wrote")
-    origin.add_argument("--path", metavar="FILES", help="checkpoints that translate, separated by colons")
+    origin.add_argument("--records", metavar="FILE", help="records of structattn-export")
+    origin.add_argument("--path", metavar="FILES", help="checkpoints to translate with, separated by colons")
     parser.add_argument(
-        "--sentences", type=int, metavar="N", help="the first N (default: 3 in a picture, all in a page)"
+        "--sentences", type=int, metavar="N", help="only the first N (default: 3 in a picture, all in a page)"
     )
-    parser.add_argument("--ids", type=parse_ids, metavar="I,J,...", help="these sentences instead, counted from 0")
-    parser.add_argument("--output", required=True, metavar="FILE", help="a picture: .png, .svg, .pdf, ..., or .html")
+    parser.add_argument("--ids", type=parse_ids, metavar="I,J,...", help="only these sentences, counted from 0")
+    parser.add_argument("--output", required=True, metavar="FILE", help="picture (.png, .svg, .pdf, …) or page (.html)")
     model = parser.add_argument_group("with --path")
-    model.add_argument("--data", metavar="DIR", help="what fairseq-preprocess wrote")
+    model.add_argument("--data", metavar="DIR", help="data folder from fairseq-preprocess")
     model.add_argument(
         "--user-dir",
         default=PLUGIN,
         metavar="DIR",
-        help="the plugin that the model belongs to (default: fairseq_structattn)",
+        help="user directory of the model (default: fairseq_structattn)",
     )
     model.add_argument(
         "--attention-head",
         metavar="LAYER.HEAD",
-        help="of the decoder of a structattn_transformer, both from 0 (default: as in training)",
+        help="attention head of a structattn_transformer's decoder, counted from 0 (default: that of training)",
     )
-    model.add_argument("--gen-subset", default="test", metavar="NAME", help="(default: test)")
-    model.add_argument("--beam", type=int, default=5, metavar="N", help="(default: 5)")
+    model.add_argument("--gen-subset", default="test", metavar="NAME", help="split of the data (default: test)")
+    model.add_argument("--beam", type=int, default=5, metavar="N", help="beam size (default: 5)")
     bleu = parser.add_argument_group("sentence BLEU of a page")
     bleu.add_argument(
-        "--post-process", metavar="NAME", help="words from tokens: sentencepiece, subword_nmt, ... (default: tokens)"
+        "--post-process",
+        metavar="NAME",
+        help="how tokens become words: sentencepiece, subword_nmt, … (default: one token each)",
     )
-    bleu.add_argument("--tokenize", default="none", metavar="NAME", help="sacrebleu's tokenizer (default: none)")
+    bleu.add_argument("--tokenize", default="none", metavar="NAME", help="tokeniser of sacrebleu (default: none)")
     options = parser.parse_args(arguments)
     if options.sentences is not None and options.sentences < 1:
         parser.error(f"--sentences {options.sentences}: at least one sentence is needed")

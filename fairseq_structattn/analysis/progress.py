@@ -82,7 +82,7 @@ def show(lines: Iterable[str], progress: Progress) -> None:
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("total", type=int, metavar="UPDATES", help="of the whole training")
+    parser.add_argument("total", type=int, metavar="UPDATES", help="number of updates of the training")
     options = parser.parse_args(arguments)
     if options.total < 1:
         parser.error(f"UPDATES {options.total}: must be 1 or more")

@@ -49,12 +49,14 @@ def check_resamples(option: str, count: int, least: int = LEAST_RESAMPLES) -> No
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--generated", required=True, metavar="FILE", help="the output of fairseq-generate")
-    parser.add_argument("--reference", required=True, metavar="FILE", help="the reference, one sentence a line")
+    parser.add_argument("--generated", required=True, metavar="FILE", help="output of fairseq-generate")
+    parser.add_argument("--reference", required=True, metavar="FILE", help="references, one a line")
     add_lines_option(parser)
-    parser.add_argument("--tokenize", default="13a", metavar="NAME", help="sacrebleu's; none for words (default: 13a)")
     parser.add_argument(
-        "--bootstrap", type=int, default=0, metavar="N", help="resamplings of the test set (default: 0, none)"
+        "--tokenize", default="13a", metavar="NAME", help="tokeniser of sacrebleu; none for words (default: 13a)"
+    )
+    parser.add_argument(
+        "--bootstrap", type=int, default=0, metavar="N", help="bootstrap samples of the test set (default: 0)"
     )
     parser.add_argument("--output", metavar="FILE", help="also write score and signature as JSON")
     return parser.parse_args(arguments)

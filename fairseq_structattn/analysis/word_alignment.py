@@ -279,15 +279,31 @@ def aligned(
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", required=True, metavar="FILE", help="of export_attention.py")
-    parser.add_argument("--words", choices=sorted(SCHEMES), default="tokens", help="on both sides (default: tokens)")
+    parser.add_argument("--records", required=True, metavar="FILE", help="records of structattn-export")
+    parser.add_argument(
+        "--words",
+        choices=sorted(SCHEMES),
+        default="tokens",
+        help="how tokens become words, on both sides (default: tokens)",
+    )
     for side in ("source", "target"):
-        parser.add_argument(f"--{side}-words", choices=sorted(SCHEMES), help=f"on the {side} side (default: --words)")
-        parser.add_argument(f"--{side}-text", metavar="FILE", help=f"{side} words of characters without spaces")
-    parser.add_argument("--space", default=SPACE, metavar="TOKEN", help=f"between characters (default: {SPACE})")
-    parser.add_argument("--rows", choices=("mean", "max"), default="mean", help="of a target word (default: mean)")
-    parser.add_argument("--output", metavar="FILE", help="where links are written (default: printed)")
-    parser.add_argument("--merged", metavar="FILE", help="also write records of words")
+        parser.add_argument(
+            f"--{side}-words",
+            choices=sorted(SCHEMES),
+            help=f"how tokens become words, on the {side} side (default: --words)",
+        )
+        parser.add_argument(f"--{side}-text", metavar="FILE", help=f"{side} text with spaces between words")
+    parser.add_argument(
+        "--space", default=SPACE, metavar="TOKEN", help=f"token for a space between characters (default: {SPACE})"
+    )
+    parser.add_argument(
+        "--rows",
+        choices=("mean", "max"),
+        default="mean",
+        help="how the rows of a target word are merged (default: mean)",
+    )
+    parser.add_argument("--output", metavar="FILE", help="file for the links (default: print them)")
+    parser.add_argument("--merged", metavar="FILE", help="file for records of words")
     options = parser.parse_args(arguments)
     for side in ("source", "target"):
         scheme = getattr(options, f"{side}_words") or options.words

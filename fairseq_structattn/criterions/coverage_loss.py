@@ -32,7 +32,7 @@ class CoverageLoss(Term):
     """:func:`coverage_loss` as a term, for any model that returns attention weights."""
 
     name = "coverage_loss"
-    description = "weight of the penalty on attending again to what was attended to before"
+    description = "weight of the penalty on repeated attention to the same source positions"
 
     def value(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:
         """See :meth:`Term.value`; over all target words."""

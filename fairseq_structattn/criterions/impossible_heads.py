@@ -15,7 +15,8 @@ def why_impossible(distribution: ArcDistribution, heads: Tensor) -> str:
         return "its arcs go round in a circle: correct a head, or write -1 for one that is not known"
     roots = [word for head, word in arcs if head == 0]
     if getattr(distribution, "roots", None) == "single" and len(roots) > 1:
-        return f"words {' and '.join(map(str, roots))} hang on the root: choose --tree-roots multi, or correct a head"
+        words = " and ".join(map(str, roots))
+        return f"words {words} are attached to the root: choose --tree-roots multi, or correct a head"
     hanging = _under_own_descendants(arcs)
     if crossing is not None:
         (head, word), (other_head, other_word) = crossing

@@ -32,7 +32,7 @@ class PairwiseL2(Term):
     name = "pairwise_l2"
     description = (
         "weight of the L2 penalty on the pairwise potentials of the attention (paper: 0.005 with --sentence-avg; "
-        "beside a mean over words, that divided by the words of a sentence)"
+        "for a mean over words, divide it by the number of words in a sentence)"
     )
 
     def value(self, model: nn.Module, sample: dict, extra: dict) -> Tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ class SentencePairCriterionOptions(FairseqDataclass):
         default=0.0, metadata={"help": "weight of -log p of the given heads of both sentences (--load-heads)"}
     )
     tree_supervision_epochs: Optional[int] = field(
-        default=None, metadata={"help": "epochs with --tree-supervision, after which its weight is 0 (default: all)"}
+        default=None,
+        metadata={"help": "number of epochs with --tree-supervision; its weight is 0 afterwards (default: all)"},
     )
 
 

@@ -35,23 +35,25 @@ class DecomposableOptions(FairseqDataclass):
     embed_dim: int = option(300, "size of word embeddings")
     embed_path: Optional[str] = option(
         None,
-        "text file of word vectors, which are brought to unit norm and not trained; words that it has not share 100 "
+        "text file of word vectors, which are brought to unit norm and not trained; words not in it share 100 "
         "random vectors (default: embeddings are learned)",
     )
-    hidden_size: int = option(300, "size that embeddings are projected to, and units of every hidden layer")
+    hidden_size: int = option(300, "size to which embeddings are projected, and units of each hidden layer")
     source_attention: str = option(
         NONE,
-        f"what stands beside each word: {NONE}; {GIVEN}, its head in the data (--load-heads); or its expected head, "
-        "under a distribution over trees or, with softmax, over heads independent of each other: "
+        f"vector that is concatenated to each word: {NONE}; {GIVEN}, its head in the data (--load-heads); or its "
+        "expected head, under a distribution over trees or, with softmax, over heads independent of each other: "
         f"{', '.join(source_attention_names())}, or one registered elsewhere",
     )
     arc_score: str = option("parser", f"score of an arc between words: {', '.join(SCORERS)}")
-    arc_bound: str = option("tanh", "tanh: keep arc scores between -1 and 1; none: let them grow")
+    arc_bound: str = option("tanh", "tanh: bound arc scores between -1 and 1; none: no bound")
     parser_hidden_size: int = option(100, "units of the parser's LSTM in each direction, and of its score")
     parser_layers: int = option(1, "layers of the parser's LSTM")
-    tree_roots: str = option("multi", "words that may hang on the root of a tree: multi (any number), single (one)")
+    tree_roots: str = option(
+        "multi", "words that may be attached to the root of a tree: multi (any number), single (one)"
+    )
     dropout: float = option(0.2, "dropout before each layer that attends, compares or classifies")
-    init_std: float = option(0.01, "parameters start normal with this deviation, but for learned embeddings")
+    init_std: float = option(0.01, "standard deviation of initial parameters, learned embeddings excepted")
 
     def check(self) -> None:
         """Raises ValueError for options that cannot work, naming the option, its value and valid values."""

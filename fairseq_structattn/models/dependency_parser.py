@@ -22,19 +22,21 @@ class ParserOptions(FairseqDataclass):
     """Options of :class:`DependencyParser`."""
 
     embed_dim: int = option(100, "size of embeddings, of words and of affixes")
-    min_count: int = option(2, "words that the dictionary counts less often have the embedding of <unk>")
-    affixes: bool = option(False, "also read beginnings, ends and shapes of words")
+    min_count: int = option(2, "words with a lower count in the dictionary have the embedding of <unk>")
+    affixes: bool = option(False, "also embed prefixes, suffixes and shapes of words")
     source_attention: str = option(
         "projective-tree",
         f"distribution over heads: {', '.join(source_attention_names())}, or one registered elsewhere",
     )
     arc_score: str = option("biaffine", f"score of an arc between words: {', '.join(SCORERS)}")
-    arc_bound: str = option("none", "tanh: keep arc scores between -1 and 1; none: let them grow")
+    arc_bound: str = option("none", "tanh: bound arc scores between -1 and 1; none: no bound")
     parser_hidden_size: int = option(200, "units of the LSTM in each direction, and of the score")
     parser_layers: int = option(2, "layers of the LSTM")
-    tree_roots: str = option("single", "words that may hang on the root of a tree: single (one), multi (any number)")
+    tree_roots: str = option(
+        "single", "words that may be attached to the root of a tree: single (one), multi (any number)"
+    )
     dropout: float = option(0.33, "dropout on embeddings, between layers of the LSTM, on its states and in the score")
-    word_dropout: float = option(0.1, "words whose embedding is that of <unk> in training")
+    word_dropout: float = option(0.1, "share of the words whose embedding is replaced by that of <unk> in training")
 
     def check(self) -> None:
         """Raises ValueError for options that cannot work, naming the option, its value and valid values."""

@@ -48,14 +48,16 @@ class RNNOptions(FairseqDataclass):
     )
     decoder_start: str = _option(
         "bridge",
-        "start state of the decoder: bridge (learned from the encoder's final states), backward (from the backward "
-        "encoder's state at the first word), zero",
+        "initial state of the decoder: bridge (a learned map of the encoder's final states), backward (likewise, of "
+        "the backward encoder's state at the first word), zero",
     )
-    decoder_readout: str = _option("tanh", f"from state and context to the prediction: {', '.join(READOUTS)}")
+    decoder_readout: str = _option(
+        "tanh", f"layer that combines state and context for the prediction: {', '.join(READOUTS)}"
+    )
     attention_distribution: str = _option(
         "softmax",
         f"distribution of the latent variable: {', '.join(distribution_names())}, or one registered elsewhere; "
-        f"{NO_ATTENTION} leaves attention out",
+        f"{NO_ATTENTION} is a model without attention",
     )
     attention_score: str = _option("general", f"score of a source position: {', '.join(score_names())}")
     attention_query: str = _option(
@@ -80,43 +82,51 @@ class RNNOptions(FairseqDataclass):
     )
     attention_coverage: str = _option(
         NO_COVERAGE,
-        "what the score knows of the weights of earlier steps: none, sum (their sum), fertility (their sum in relation "
-        "to an expected fertility), gru (a recurrent summary)",
+        "summary of earlier attention weights that the score reads: none, sum (their sum), fertility (their sum "
+        "divided by an expected fertility), gru (a recurrent summary)",
     )
-    attention_coverage_size: int = _option(10, "numbers for each source position in --attention-coverage gru")
+    attention_coverage_size: int = _option(10, "units for each source position in --attention-coverage gru")
     attention_max_fertility: float = _option(
-        2.0, "words that a source position translates to at most, in --attention-coverage fertility"
+        2.0, "largest number of target words of a source position, in --attention-coverage fertility"
     )
     source_attention: str = _option(
         NO_ATTENTION,
-        f"expected head of each source word, beside its state: under a distribution over trees or, with softmax, over "
-        f"heads independent of each other: {NO_ATTENTION}, {', '.join(source_attention_names())}, or one registered "
-        "elsewhere",
+        "expected head that is concatenated to each source word, under a distribution over trees or, with softmax, "
+        f"over heads independent of each other: {NO_ATTENTION}, {', '.join(source_attention_names())}, or one "
+        "registered elsewhere",
     )
     arc_score: str = _option(
         "parser",
-        "score of an arc between source words: parser (two words as a bidirectional LSTM reads them, additive), "
-        "biaffine (the same LSTM, a product of the two), uniform (all the same: trees without a parser)",
+        "score of an arc between source words: parser (additive, of the states of a bidirectional LSTM), "
+        "biaffine (of the same states), uniform (equal for all arcs, without a parser)",
     )
-    arc_bound: str = _option("none", "tanh: keep arc scores between -1 and 1; none: let them grow")
+    arc_bound: str = _option("none", "tanh: bound arc scores between -1 and 1; none: no bound")
     parser_hidden_size: Optional[int] = _option(
         None, "units of the parser's LSTM in each direction, and of its score (default: --encoder-embed-dim)"
     )
-    tree_roots: str = _option("multi", "words that may hang on the root of a tree: multi (any number), single (one)")
-    input_feeding: bool = _option(False, "the decoder also reads the vector that predicted the word before")
+    tree_roots: str = _option(
+        "multi", "words that may be attached to the root of a tree: multi (any number), single (one)"
+    )
+    input_feeding: bool = _option(False, "the decoder also reads the vector that predicted the previous word")
     share_decoder_input_output_embed: bool = _option(False, "target embeddings are also the output layer")
-    share_all_embeddings: bool = _option(False, "one table for source, target and output (joint dictionary)")
+    share_all_embeddings: bool = _option(
+        False, "one table for source embeddings, target embeddings and output layer (joint dictionary)"
+    )
     adaptive_softmax_cutoff: Optional[List[int]] = _option(
         None, "comma separated cutoffs: an adaptive softmax replaces the output layer (--criterion adaptive_loss)"
     )
-    dropout: float = _option(0.1, "dropout wherever no finer option says otherwise")
-    layer_dropout: Optional[float] = _option(None, "between recurrent layers (default: --dropout)")
-    encoder_dropout_in: Optional[float] = _option(None, "on source embeddings (default: --dropout)")
-    encoder_dropout_out: Optional[float] = _option(None, "on the source states attended to (default: --dropout)")
-    decoder_dropout_in: Optional[float] = _option(None, "on target embeddings (default: --dropout)")
-    decoder_dropout_out: Optional[float] = _option(None, "on the vector that predicts a word (default: --dropout)")
+    dropout: float = _option(0.1, "dropout; the more specific options take precedence")
+    layer_dropout: Optional[float] = _option(None, "dropout between recurrent layers (default: --dropout)")
+    encoder_dropout_in: Optional[float] = _option(None, "dropout on source embeddings (default: --dropout)")
+    encoder_dropout_out: Optional[float] = _option(
+        None, "dropout on the source states that attention reads (default: --dropout)"
+    )
+    decoder_dropout_in: Optional[float] = _option(None, "dropout on target embeddings (default: --dropout)")
+    decoder_dropout_out: Optional[float] = _option(
+        None, "dropout on the vector that predicts a word (default: --dropout)"
+    )
     init_range: float = _option(
-        0.1, "parameters start uniform in [-R, R]; 0: embeddings normal, all else as PyTorch initialises its modules"
+        0.1, "initial parameters are uniform in [-R, R]; 0: embeddings are normal, all others as in PyTorch"
     )
     max_source_positions: int = _option(100000, "longest source sentence, in tokens")
     max_target_positions: int = _option(100000, "longest target sentence, in tokens")

@@ -76,7 +76,9 @@ class TransformerOptions(FairseqDataclass):
     attention_normalize: str = option(
         "sum", "of heads over positions; sum: divide marginals by their sum before scaling; none: use them as they are"
     )
-    tree_roots: str = option("multi", "words that may hang on the root of a tree: multi (any number), single (one)")
+    tree_roots: str = option(
+        "multi", "words that may be attached to the root of a tree: multi (any number), single (one)"
+    )
     attention_head: Optional[str] = option(
         None,
         "LAYER.HEAD, both from 0: the head of the decoder whose weights and distributions the model returns (default: "

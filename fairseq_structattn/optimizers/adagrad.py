@@ -15,7 +15,7 @@ class AdagradOptions(FairseqDataclass):
     """Options of :class:`StructuredAdagrad`."""
 
     initial_accumulator_value: float = field(
-        default=0.1, metadata={"help": "what the sum of the squared gradients of each parameter starts at"}
+        default=0.1, metadata={"help": "initial sum of squared gradients of each parameter"}
     )
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay"})
     lr: List[float] = II("optimization.lr")

@@ -21,9 +21,11 @@ class BabiOptions(FairseqDataclass):
     """Options of ``structattn_babi``."""
 
     data: Optional[str] = field(
-        default=None, metadata={"help": "folder that scripts/prepare/babi.py wrote: SPLIT.jsonl, and dict.txt"}
+        default=None, metadata={"help": "folder from scripts/prepare/babi.py, with SPLIT.jsonl and dict.txt"}
     )
-    max_facts: int = field(default=25, metadata={"help": "of longer stories, the last facts before the question"})
+    max_facts: int = field(
+        default=25, metadata={"help": "number of facts of a story, the last ones before the question"}
+    )
     train_subset: str = II("dataset.train_subset")
     seed: int = II("common.seed")
 

@@ -23,7 +23,7 @@ NAME = "words"
 class ParsingOptions(FairseqDataclass):
     """Options of :class:`ParsingTask`."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder that scripts/prepare/conllu.py wrote"})
+    data: str = field(default=MISSING, metadata={"help": "folder from scripts/prepare/conllu.py"})
     max_positions: int = field(default=1024, metadata={"help": "longest sentence, in words"})
     dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")  # type: ignore[valid-type]
 
@@ -49,7 +49,7 @@ class ParsingTask(OneDictionaryTask):
         """Reads the dictionary; FileNotFoundError where there is none."""
         path = os.path.join(cfg.data, f"dict.{NAME}.txt")
         if not os.path.exists(path):
-            raise FileNotFoundError(f"no file {path}: give the folder that scripts/prepare/conllu.py wrote")
+            raise FileNotFoundError(f"no file {path}: give the folder from scripts/prepare/conllu.py")
         return cls(cfg, Dictionary.load(path))
 
     def load_dataset(self, split, combine=False, **kwargs):

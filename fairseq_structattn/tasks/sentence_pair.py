@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 class SentencePairOptions(FairseqDataclass):
     """Options of :class:`SentencePairTask`."""
 
-    data: str = field(default=MISSING, metadata={"help": "folder that scripts/prepare/snli.py wrote"})
+    data: str = field(default=MISSING, metadata={"help": "folder from scripts/prepare/snli.py"})
     load_heads: bool = field(
         default=False,
         metadata={
             "help": "load the heads of the words from SPLIT.heads.premise and SPLIT.heads.hypothesis in the data "
-            "folder: a line for each sentence, 0 for the root, -1 for not known"
+            "folder: a line for each sentence, 0 for the root, -1 if unknown"
         },
     )
     max_positions: int = field(default=1024, metadata={"help": "longest sentence, in words"})
@@ -140,5 +140,5 @@ class SentencePairTask(OneDictionaryTask):
 def _dictionary(folder: str, name: str) -> Dictionary:
     path = os.path.join(folder, name)
     if not os.path.exists(path):
-        raise FileNotFoundError(f"no file {path}: give the folder that scripts/prepare/snli.py wrote")
+        raise FileNotFoundError(f"no file {path}: give the folder from scripts/prepare/snli.py")
     return Dictionary.load(path)

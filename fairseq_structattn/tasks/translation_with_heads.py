@@ -24,7 +24,7 @@ class TranslationWithHeadsOptions(TranslationConfig):
         default=False,
         metadata={
             "help": "load the heads of the source words from SPLIT.heads.SOURCE_LANG in the data directory: a line for "
-            "each sentence, 0 for the root, -1 for not known"
+            "each sentence, 0 for the root, -1 if unknown"
         },
     )
 

@@ -405,14 +405,12 @@ def print_growth(rows: List[Dict]) -> None:
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", choices=JOBS, help="which list of jobs (default: that of the device)")
+    parser.add_argument("--jobs", choices=JOBS, help="list of jobs (default: that of the device)")
     parser.add_argument("--job", action="append", metavar="NAME", help="only jobs whose name contains this")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each library (default: 7)")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements of each library (default: 7)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peak", nargs=2, metavar=("NUMBER", "SYSTEM"), help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--output", metavar="FILE", help="of results, to which rows are added; without it they are only printed"
-    )
+    parser.add_argument("--output", metavar="FILE", help="file to which rows are appended (default: only print them)")
     arguments = parser.parse_args(arguments)
     device = torch.device(arguments.device)
     jobs = arguments.jobs or device.type

@@ -87,8 +87,10 @@ def measure(kernels: int) -> List[Dict]:
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", type=int, default=0, metavar="N", help="the N slowest functions (default: 0)")
-    parser.add_argument("--output", metavar="FILE", help="of results; without it they are only printed")
+    parser.add_argument(
+        "--kernels", type=int, default=0, metavar="N", help="also show the N slowest functions (default: 0)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="file for the results (default: only print them)")
     options = parser.parse_args(arguments)
     check_outputs({"--output": options.output})
     # One thread: what is compiled in another has a clock of its own.

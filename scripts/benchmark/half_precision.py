@@ -82,12 +82,12 @@ def main(arguments=None) -> None:
     parser.add_argument("data", metavar="BIN_DIR")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma separated (default: all)")
     parser.add_argument("--precisions", default=",".join(PRECISIONS), help="comma separated (default: all)")
-    parser.add_argument("--updates", type=int, default=200, help="(default: 200)")
-    parser.add_argument("--max-tokens", type=int, default=3000, help="tokens of a batch (default: 3000)")
-    parser.add_argument("--batches", type=int, default=20, help="different batches (default: 20)")
+    parser.add_argument("--updates", type=int, default=200, help="number of updates (default: 200)")
+    parser.add_argument("--max-tokens", type=int, default=3000, help="tokens in a batch (default: 3000)")
+    parser.add_argument("--batches", type=int, default=20, help="number of batches (default: 20)")
     parser.add_argument("--sizes", choices=("equal", "presets", "tiny"), default="equal", help="see training_speed.py")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--output", required=True, metavar="FILE", help="of results, to which rows are added")
+    parser.add_argument("--output", required=True, metavar="FILE", help="file to which rows are appended")
     arguments = parser.parse_args(arguments)
     chosen = {"--systems": arguments.systems.split(","), "--precisions": arguments.precisions.split(",")}
     for (option, names), known in zip(chosen.items(), (SYSTEMS, PRECISIONS)):

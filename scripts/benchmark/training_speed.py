@@ -168,24 +168,22 @@ def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", metavar="BIN_DIR")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="comma separated (default: all)")
-    parser.add_argument("--max-tokens", type=int, default=3000, help="tokens of a batch (default: 3000)")
-    parser.add_argument("--batches", type=int, default=10, help="different batches (default: 10)")
-    parser.add_argument("--source-length", type=int, help="only sentences of so many source words")
-    parser.add_argument("--batch-size", type=int, default=32, help="of these sentences (default: 32)")
+    parser.add_argument("--max-tokens", type=int, default=3000, help="tokens in a batch (default: 3000)")
+    parser.add_argument("--batches", type=int, default=10, help="number of batches (default: 10)")
+    parser.add_argument("--source-length", type=int, help="only sentences with this number of source words")
+    parser.add_argument("--batch-size", type=int, default=32, help="number of such sentences in a batch (default: 32)")
     parser.add_argument(
         "--sizes",
         choices=("equal", "presets", "tiny"),
         default="equal",
-        help="of models: equal for all, those of each system's preset, or tiny to try the script out (default: equal)",
+        help="of models: equal for all, those of each system's preset, or tiny for a dry run (default: equal)",
     )
     parser.add_argument(
-        "--precision", choices=PRECISIONS, default="fp32", help="as fairseq-train has it (default: fp32)"
+        "--precision", choices=PRECISIONS, default="fp32", help="precision, as in fairseq-train (default: fp32)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="updates of each system on each batch (default: 3)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--output", metavar="FILE", help="of results, to which rows are added; without it they are only printed"
-    )
+    parser.add_argument("--output", metavar="FILE", help="file to which rows are appended (default: only print them)")
     arguments = parser.parse_args(arguments)
     systems = arguments.systems.split(",")
     unknown = [system for system in systems if system not in SYSTEMS]

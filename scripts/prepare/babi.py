@@ -146,11 +146,17 @@ def find(corpus: str, task: int, split: str) -> str:
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", required=True, metavar="DIR", help="folder of qa1_…_train.txt and the others")
-    parser.add_argument("--task", required=True, type=int, metavar="N", help="number of the task, 1 to 20")
-    parser.add_argument("--dest", required=True, metavar="DIR", help="where the files are written")
     parser.add_argument(
-        "--valid-share", type=float, default=0.1, metavar="S", help="of the questions to validate on (default: 0.1)"
+        "--corpus", required=True, metavar="DIR", help="folder with qa1_…_train.txt and the other files"
+    )
+    parser.add_argument("--task", required=True, type=int, metavar="N", help="number of the task, 1 to 20")
+    parser.add_argument("--dest", required=True, metavar="DIR", help="folder for the files")
+    parser.add_argument(
+        "--valid-share",
+        type=float,
+        default=0.1,
+        metavar="S",
+        help="share of the questions for validation (default: 0.1)",
     )
     options = parser.parse_args(arguments)
     if not 0 < options.valid_share < 1:

@@ -130,15 +130,17 @@ def binarise(dest: str, splits: Dict[str, List[Tree]]) -> None:
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for split in ("train", "valid", "test"):
-        parser.add_argument(f"--{split}", required=True, metavar="FILE", help=".conllu, plain or packed by gzip")
+        parser.add_argument(
+            f"--{split}", required=True, metavar="FILE", help=".conllu file, may be compressed with gzip"
+        )
     parser.add_argument("--dest", required=True, metavar="DIR")
     parser.add_argument(
         "--crossing",
         choices=("keep", "drop"),
         default="keep",
-        help="what becomes of sentences with crossing arcs in train and valid (default: keep)",
+        help="treatment of sentences with crossing arcs in train and valid (default: keep)",
     )
-    parser.add_argument("--lowercase", action="store_true", help="write all words in small letters")
+    parser.add_argument("--lowercase", action="store_true", help="convert words to lower case")
     return parser.parse_args(arguments)
 
 

@@ -64,8 +64,10 @@ def _check_words(sentence: List[str], tree: Tree, place: str) -> None:
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", required=True, metavar="FILE", help=".conllu, plain or packed by gzip")
-    parser.add_argument("--words", required=True, metavar="FILE", help="sentences, words with spaces between")
+    parser.add_argument("--trees", required=True, metavar="FILE", help=".conllu file, may be compressed with gzip")
+    parser.add_argument(
+        "--words", required=True, metavar="FILE", help="sentences, one a line, words separated by spaces"
+    )
     parser.add_argument("--output", required=True, metavar="FILE")
     options = parser.parse_args(arguments)
     check_inputs({"--trees": options.trees, "--words": options.words})

@@ -44,10 +44,12 @@ def join_all(corpus: Dict[str, List[str]], sizes: List[int]) -> Dict[str, List[s
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--input", required=True, metavar="PREFIX", help="PREFIX.<lang>, one tokenised sentence a line")
+    parser.add_argument(
+        "--input", required=True, metavar="PREFIX", help="input PREFIX.<lang>, one tokenised sentence a line"
+    )
     parser.add_argument("--languages", required=True, nargs=2, metavar="LANG")
     parser.add_argument("--sizes", required=True, nargs="+", type=int, metavar="N", help="sentences in a group")
-    parser.add_argument("--output", required=True, metavar="PREFIX", help="PREFIX.<lang> are written")
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="output PREFIX.<lang>")
     options = parser.parse_args(arguments)
     outputs = {language: f"{options.output}.{language}" for language in options.languages}
     check_outputs({f"--output, {language},": path for language, path in outputs.items()})

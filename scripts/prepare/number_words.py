@@ -22,15 +22,17 @@ SMALLEST_SHARE = 10  # one training number in so many is taken from the smallest
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dest", required=True, metavar="DIR", help="where train/valid/test .de and .en are written")
+    parser.add_argument("--dest", required=True, metavar="DIR", help="folder for train/valid/test .de and .en")
     parser.add_argument("--train", type=int, default=24000, metavar="N", help="training numbers (default: 24000)")
     parser.add_argument("--valid", type=int, default=500, metavar="N", help="validation numbers (default: 500)")
     parser.add_argument("--test", type=int, default=500, metavar="N", help="test numbers (default: 500)")
-    parser.add_argument("--limit", type=int, default=1000000, metavar="N", help="all numbers are below this")
+    parser.add_argument("--limit", type=int, default=1000000, metavar="N", help="exclusive upper bound of the numbers")
     parser.add_argument(
-        "--alignments", action="store_true", help="also .align: which letters mean which word (--limit 1000000 at most)"
+        "--alignments",
+        action="store_true",
+        help="also write .align, the letters of each word (--limit at most 1000000)",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random choice (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the random choice (default: 1)")
     return parser.parse_args(arguments)
 
 

@@ -173,15 +173,15 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
     parser.add_argument("--source-lang", required=True, metavar="LANG")
     parser.add_argument("--target-lang", required=True, metavar="LANG")
     for split in ("train", "valid"):
-        parser.add_argument(f"--{split}", required=True, metavar="PREFIX", help=f"PREFIX.<lang> are the {split} files")
+        parser.add_argument(f"--{split}", required=True, metavar="PREFIX", help=f"{split} files PREFIX.<lang>")
     parser.add_argument(
         "--test",
         required=True,
         nargs="+",
         metavar="PREFIX",
-        help="PREFIX.<lang> are the test files; further test sets become test1, test2, …, as fairseq calls them",
+        help="test files PREFIX.<lang>; fairseq calls further test sets test1, test2, …",
     )
-    parser.add_argument("--dest", required=True, metavar="DIR", help="where the prepared corpus is written")
+    parser.add_argument("--dest", required=True, metavar="DIR", help="folder for the prepared corpus")
     for side in SIDES:
         tokens = parser.add_mutually_exclusive_group()
         tokens.add_argument(
@@ -189,21 +189,21 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
             dest=f"{side}_tokeniser",
             action="store_const",
             const=as_characters,
-            help=f"one {side} character a token, spaces removed",
+            help=f"{side} tokens are characters, without spaces",
         )
         tokens.add_argument(
             f"--{side}-words",
             dest=f"{side}_tokeniser",
             action="store_const",
             const=as_words,
-            help=f"the {side} tokens as they are (default)",
+            help=f"{side} tokens stay as they are (default)",
         )
         tokens.add_argument(
             f"--{side}-joined",
             dest=f"{side}_tokeniser",
             action="store_const",
             const=as_joined,
-            help="drop spaces before sentencepiece finds pieces",
+            help="remove spaces before sentencepiece",
         )
         parser.set_defaults(**{f"{side}_tokeniser": as_words})
         parser.add_argument(
@@ -211,23 +211,25 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
             type=int,
             default=2,
             metavar="N",
-            help=f"{side} types seen fewer times in the training set become <unk> (default: 2; 1 keeps all)",
+            help=f"{side} types with fewer occurrences in the training set become <unk> (default: 2; 1 keeps all)",
         )
     group = parser.add_argument_group("subwords of sentencepiece, instead of tokens and thresholds")
     for side in (*SIDES, "joint"):
         group.add_argument(
             f"--{side}-sentencepiece",
             metavar="N|FILE",
-            help=f"learn a {side} model of N pieces, or take that of a file",
+            help=f"learn a {side} model of N pieces, or use the model in a file",
         )
     group.add_argument(
         "--character-coverage",
         type=float,
         default=0.9995,
         metavar="SHARE",
-        help="of the characters in the training text, who get pieces (default: 0.9995; 1.0 for alphabets)",
+        help="share of the characters of the training text that are pieces (default: 0.9995; 1.0 for alphabets)",
     )
-    group.add_argument("--sentencepiece-type", choices=TYPES, default="unigram", help="(default: unigram)")
+    group.add_argument(
+        "--sentencepiece-type", choices=TYPES, default="unigram", help="algorithm of sentencepiece (default: unigram)"
+    )
     return parser.parse_args(arguments)
 
 

@@ -173,15 +173,19 @@ def binarise(dest: str, splits: List[str]) -> None:
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for split in ("train", "valid", "test"):
-        parser.add_argument(f"--{split}", required=True, metavar="FILE", help="or PREMISES,HYPOTHESES,LABELS")
-        parser.add_argument(f"--{split}-rows", metavar="FIRST:END", help="a part of it, rows counted from 0")
+        parser.add_argument(
+            f"--{split}", required=True, metavar="FILE", help="file in SNLI's format, or PREMISES,HYPOTHESES,LABELS"
+        )
+        parser.add_argument(f"--{split}-rows", metavar="FIRST:END", help="only these rows, counted from 0")
     parser.add_argument("--dest", required=True, metavar="DIR")
-    parser.add_argument("--threshold", type=int, default=1, metavar="N", help="rarer training words become <unk>")
-    parser.add_argument("--lowercase", action="store_true", help="write all words in small letters")
+    parser.add_argument(
+        "--threshold", type=int, default=1, metavar="N", help="training words with a lower count become <unk>"
+    )
+    parser.add_argument("--lowercase", action="store_true", help="convert words to lower case")
     parser.add_argument(
         "--all-words",
         action="store_true",
-        help="the dictionary has the words of all splits, not only those to train on: for word vectors from a file "
+        help="the dictionary has the words of all splits, not only of the training set: for word vectors from a file "
         "(--embed-path)",
     )
     return parser.parse_args(arguments)

@@ -131,19 +131,31 @@ def draw_splits(grammar: Grammar, options: argparse.Namespace) -> Dict[str, List
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dest", required=True, metavar="DIR", help="where the files are written")
-    parser.add_argument("--train", type=int, default=5000, metavar="N", help="training pairs a depth (default: 5000)")
-    parser.add_argument("--valid", type=int, default=200, metavar="N", help="validation pairs a depth (default: 200)")
-    parser.add_argument("--test", type=int, default=200, metavar="N", help="test pairs a depth (default: 200)")
+    parser.add_argument("--dest", required=True, metavar="DIR", help="folder for the files")
+    parser.add_argument(
+        "--train", type=int, default=5000, metavar="N", help="training pairs for each depth (default: 5000)"
+    )
+    parser.add_argument(
+        "--valid", type=int, default=200, metavar="N", help="validation pairs for each depth (default: 200)"
+    )
+    parser.add_argument("--test", type=int, default=200, metavar="N", help="test pairs for each depth (default: 200)")
     parser.add_argument("--least-depth", type=int, default=2, metavar="D", help="least depth (default: 2)")
-    parser.add_argument("--most-train-depth", type=int, default=4, metavar="D", help="in training (default: 4)")
-    parser.add_argument("--most-test-depth", type=int, default=6, metavar="D", help="in test (default: 6)")
+    parser.add_argument(
+        "--most-train-depth", type=int, default=4, metavar="D", help="largest depth in training (default: 4)"
+    )
+    parser.add_argument(
+        "--most-test-depth", type=int, default=6, metavar="D", help="largest depth in the test set (default: 6)"
+    )
     parser.add_argument("--generator", choices=("forced", "free"), default="forced", help="see above (default: forced)")
-    parser.add_argument("--nested", type=float, default=0.25, metavar="P", help="nesting probability (default: 0.25)")
-    parser.add_argument("--least-parts", type=int, default=2, metavar="N", help="parts of a formula (default: 2)")
-    parser.add_argument("--most-parts", type=int, default=4, metavar="N", help="parts of a formula (default: 4)")
+    parser.add_argument(
+        "--nested", type=float, default=0.25, metavar="P", help="probability of nesting (default: 0.25)"
+    )
+    parser.add_argument(
+        "--least-parts", type=int, default=2, metavar="N", help="fewest parts of a formula (default: 2)"
+    )
+    parser.add_argument("--most-parts", type=int, default=4, metavar="N", help="most parts of a formula (default: 4)")
     parser.add_argument("--largest", type=int, default=20, metavar="N", help="largest number (default: 20)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the random choice (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the random choice (default: 1)")
     options = parser.parse_args(arguments)
     check(options)
     return options

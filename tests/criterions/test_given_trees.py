@@ -80,7 +80,7 @@ def test_the_line_and_the_reason_are_named(data):
         check_trees(data([*GOOD, [0, 4, 1, 1]]), ProjectiveTree(SCORES))
     with pytest.raises(ValueError, match=r"line 5: its arc 1 → 3 goes over word 2, below which both hang"):
         check_trees(data([*GOOD, [2, -1, 1]]), ProjectiveTree(SCORES))
-    with pytest.raises(ValueError, match=r"line 1: words 1 and 2 hang on the root: choose --tree-roots multi"):
+    with pytest.raises(ValueError, match=r"line 1: words 1 and 2 are attached to the root: choose --tree-roots multi"):
         check_trees(data([[0, 0], *GOOD]), SpanningTree(SCORES, roots="single"))
     with pytest.raises(ValueError, match=r"line 2: its arcs go round in a circle"):
         check_trees(data([[0], [2, 1]]), SpanningTree(SCORES))

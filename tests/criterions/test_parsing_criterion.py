@@ -70,5 +70,7 @@ def test_right_heads():
 
 
 def test_trees_that_cannot_be_are_named():
-    with pytest.raises(ValueError, match="heads, line 4: words 1 and 2 hang on the root: choose --tree-roots multi"):
+    with pytest.raises(
+        ValueError, match="heads, line 4: words 1 and 2 are attached to the root: choose --tree-roots multi"
+    ):
         criterion()(Model(distribution()), sample(torch.tensor([[0, 0, 2], [0, 1, -1]])))

@@ -63,7 +63,7 @@ def test_heads_that_are_padded_less_or_more_than_the_distribution():
         (ProjectiveTree, "multi", [0, 4, 1, 1], "its arcs 1 → 3 and 4 → 2 cross.*--source-attention spanning-tree"),
         (ProjectiveTree, "multi", [2, 1, 0, 0], "go round in a circle"),
         (SpanningTree, "multi", [2, 3, 1, -1], "go round in a circle"),
-        (SpanningTree, "single", [0, 0, 1, 1], "words 1 and 2 hang on the root: choose --tree-roots multi"),
+        (SpanningTree, "single", [0, 0, 1, 1], "words 1 and 2 are attached to the root: choose --tree-roots multi"),
     ],
 )
 def test_impossible_trees_are_named_with_their_line(kind, roots, heads, reason):
