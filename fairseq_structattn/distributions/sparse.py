@@ -233,7 +233,9 @@ class Entmax(SparseCategorical):
         return {"sparsity": (1,)}
 
     @classmethod
-    def from_scores(cls, scores: Tensor, lengths: Optional[Tensor], sparsity: Tensor) -> "Entmax":
+    def from_scores(  # type: ignore[override]
+        cls, scores: Tensor, lengths: Optional[Tensor], sparsity: Tensor
+    ) -> "Entmax":
         """α-entmax with α between 1.01 and 2: a sigmoid of ``sparsity`` ``[…, 1]``, moved to this range."""
         alpha = LEAST_ALPHA + (MOST_ALPHA - LEAST_ALPHA) * torch.sigmoid(sparsity)
         return cls(scores, alpha, lengths)
