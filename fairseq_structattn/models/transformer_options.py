@@ -71,10 +71,13 @@ class TransformerOptions(FairseqDataclass):
         "distributions of the heads of the encoder's self-attention, such as softmax:6,projective-tree:2; under a "
         "distribution over arcs each word attends to its head",
     )
-    encoder_self_attention_layers: str = option(ALL, "encoder layers with --encoder-self-attention-heads, likewise")
+    encoder_self_attention_layers: str = option(
+        ALL, "encoder layers with --encoder-self-attention-heads: all, or numbers from 0"
+    )
     attention_scale: float = option(1.0, "factor on the weights of heads over positions")
     attention_normalize: str = option(
-        "sum", "of heads over positions; sum: divide marginals by their sum before scaling; none: use them as they are"
+        "sum",
+        "sum: divide the marginals of heads over positions by their sum before scaling; none: use them as they are",
     )
     tree_roots: str = option(
         "multi", "words that may be attached to the root of a tree: multi (any number), single (one)"

@@ -1,4 +1,4 @@
-"""Makes the data of ``--task structattn_babi`` from the files of a bAbI task, version 1.2, as they are.
+"""Makes the data of ``--task structattn_babi`` from the original files of a bAbI task, version 1.2.
 
     python scripts/prepare/babi.py --corpus tasks_1-20_v1-2/en --task 2 --dest babi/qa2
 

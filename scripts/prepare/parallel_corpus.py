@@ -4,9 +4,9 @@ Each split is a pair of files PREFIX.<lang>, one sentence a line, line n of one 
 other. Writes train, valid and test .<lang> (and test1, … for further test sets) and the binarised bin/ into the folder
 of --dest. Data that would silently spoil a training are refused with file and line: files of unequal length, text that
 is not UTF-8, empty lines, and tokens that fairseq would take for its own symbols of padding and of the end of a
-sentence. Files may be packed by gzip, and may then be called PREFIX.<lang>.gz.
+sentence. Files may be compressed with gzip, and may then be called PREFIX.<lang>.gz.
 
-Subwords of sentencepiece (extra `subwords`): --source-sentencepiece 8000 learns a model of so many pieces from the
+Subwords of sentencepiece (extra `subwords`): --source-sentencepiece 8000 learns a model of 8000 pieces from the
 training sentences, --target-sentencepiece too, --joint-sentencepiece one for both languages; instead of a number they
 take an existing model. Learned models are kept in DIR as sentencepiece.<lang>.model or sentencepiece.model, and are not
 learned again from the same text. The dictionaries of fairseq hold the pieces of the model.

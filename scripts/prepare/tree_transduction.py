@@ -10,7 +10,7 @@ alphabet and these numbers. What it leaves open is chosen here:
   d - 1; each other one is, with probability 0.25, a formula of a depth from 1 to d - 1, and else a number from 0 to 20.
   With these the mean lengths of the targets grow with depth as the published scores of the system without attention
   suggest: it gets one token right whatever the depth, so that its scores are in proportion to 1 / length.
-  ``--generator free`` nests each part with a probability of its own until a formula of the depth comes out.
+  ``--generator free`` nests each part independently, and draws until a formula has the depth.
 * 1,000 validation pairs of depth 2 to 6, drawn like the test set. No formula is in two splits, or twice in one.
 * The outermost brackets of the infix formula are left out, as in the paper's example. The paper's root symbol ``$``
   is not written: models that parse put a root symbol of their own before the sentence.

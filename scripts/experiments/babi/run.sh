@@ -4,7 +4,7 @@
 #
 #     bash scripts/experiments/babi/run.sh [--corpus FOLDER] [WORK_DIR] [SYSTEM.SETTING ...]
 #
-# FOLDER is the folder `en` of bAbI tasks v1.2. It is needed once. WORK_DIR (default: babi) takes data, checkpoints and logs.
+# FOLDER is the folder `en` of bAbI tasks v1.2. It is needed once. WORK_DIR (default: babi) holds data, checkpoints and logs.
 # Systems are memn2n, chain and unary_chain, settings those of trainings.py; without names all systems are trained in all
 # settings. Each finished start is a line of results.jsonl beside this script and is not repeated, so the experiment can
 # be spread over days and machines. SEEDS (default: 1 2 3 4 5), JOBS (trainings at a time, default 1) and PYTHON may be

@@ -4,11 +4,11 @@
 #     bash scripts/experiments/enja/run.sh [--corpus FOLDER] [--dry-run] [WORK_DIR] [NAME ...]
 #
 # FOLDER (or the variable DATA) has train, dev and test .ja and .en of small_parallel_enja. It is needed once.
-# WORK_DIR (default: enja) takes data, checkpoints and logs. Each finished run leaves one small file in results/ beside this
+# WORK_DIR (default: enja) holds data, checkpoints and logs. Each finished run leaves one small file in results/ beside this
 # script and is not repeated, so the experiment can be spread over days and machines.
 # NAME is a run, SIDE.MODEL.SYSTEM, or SIDE.MODEL, trials.paper, trials.modern, finals, explored, report. Without names: all trials,
-# then all runs, in the order of their weight; explored, what else was tried on validation data, is apart. SEEDS (default: 1 2 3),
-# JOBS (trainings at a time, default 1) and PYTHON may be set; each training uses one core. --dry-run goes the whole way with tiny
+# then all runs, the most informative first, without explored, further systems on validation data. SEEDS (default: 1 2 3),
+# JOBS (trainings at a time, default 1) and PYTHON may be set; each training uses one core. --dry-run runs all steps with tiny
 # models, results in WORK_DIR.
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"

@@ -5,7 +5,7 @@
 #
 # FOLDER (or the variable DATA) has the tokenised files of Multi30k: train, val and test_2016_flickr .lc.norm.tok.en and
 # .de. It is needed once; the script says where to get it.
-# WORK_DIR (default: long_sentences) takes the data, checkpoints and logs. Without names every system is trained: vanilla
+# WORK_DIR (default: long_sentences) holds the data, checkpoints and logs. Without names every system is trained: vanilla
 # bahdanau luong_general crf. An interrupted run continues; finished steps are not repeated. SEEDS (default: 1), UPDATES, JOBS
 # (trainings at a time, default 1) and PYTHON may be set; each training uses one core. The report, README.md with
 # results.json and pictures, is made in WORK_DIR; with --publish the one beside this script gets the results.

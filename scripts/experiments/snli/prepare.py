@@ -37,7 +37,7 @@ def call(script: str, *arguments: str) -> None:
 
 
 def given(folder: str, option: str, name: str) -> str:
-    """The file `name`, or its packed form, in a folder that an option names."""
+    """The file `name`, or its compressed form, in a folder that an option names."""
     found = [path for path in (os.path.join(folder or "", name), os.path.join(folder or "", f"{name}.gz"))
              if os.path.exists(path)]  # fmt: skip
     if not folder or not found:

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Entailment (Kim et al. 2017, section 4.4): do words that know their heads help, and are their trees any trees? With the
+# Entailment (Kim et al. 2017, section 4.4): do the heads of words help, and are the latent trees syntactic? Also the
 # supervised parser alone, and translation with its trees.
 #
 #     bash scripts/experiments/snli/run.sh [--corpus DIR] [--treebank DIR] [--multi30k DIR] [--vectors FILE] [--dry-run]
 #          [WORK_DIR] [NAME ...]
 #
-# WORK_DIR (default: snli) takes data, checkpoints and logs. Each finished run leaves one small file in results/ beside this
+# WORK_DIR (default: snli) holds data, checkpoints and logs. Each finished run leaves one small file in results/ beside this
 # script and is not repeated, so the experiment can be spread over days and machines.
 # NAME is a run (parser.biaffine.projective.single.cased, pairs.tree …), all of a kind (parser, pairs, translation,
 # published), or report. Without names: parser, pairs and translation. SEEDS (default: 1 2 3), JOBS (trainings at a time, default
-# 1) and PYTHON may be set; each training uses one core. --dry-run goes the whole way with tiny models, results in WORK_DIR.
+# 1) and PYTHON may be set; each training uses one core. --dry-run runs all steps with tiny models, results in WORK_DIR.
 #
-# --corpus    of SNLI: s1, s2 and labels .dev and .test for pairs; snli_1.0_train, _dev and _test.jsonl for published
+# --corpus    SNLI: s1, s2 and labels .dev and .test for pairs; snli_1.0_train, _dev and _test.jsonl for published
 # --treebank  UD_English-EWT: en_ewt-ud-train, -dev and -test.conllu
-# --multi30k  its folder, with tok/train.lc.norm.tok.en …; for translation
+# --multi30k  Multi30k: tok/train.lc.norm.tok.en …; for translation
 # --vectors   GloVe 840B; for published
 set -euo pipefail
 . "$(dirname "$0")/../queue.sh"

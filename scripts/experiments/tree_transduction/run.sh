@@ -3,7 +3,7 @@
 #
 #     bash scripts/experiments/tree_transduction/run.sh [--publish] [WORK_DIR] [SYSTEM.SETTING ...]
 #
-# WORK_DIR (default: tree_transduction) takes the data, checkpoints and logs. Without names every system is trained in every
+# WORK_DIR (default: tree_transduction) holds the data, checkpoints and logs. Without names every system is trained in every
 # setting below. An interrupted run continues; finished steps are not repeated. SEEDS and JOBS (trainings at a time, default 1)
 # may be set; each training uses one core. The report, README.md with results.json and pictures, is made in WORK_DIR; with
 # --publish the one beside this script gets the results.
