@@ -3,8 +3,8 @@
 An :class:`InputError` is an error in the user's input. It names the option or the file and line, the value and the way
 out. A script's ``main`` that is decorated as a :func:`command` prints it as ``error: …`` and ends with code 2.
 
-Text is UTF-8, plain or compressed with gzip, and its lines end at line feeds only: ``str.splitlines`` and Python's text mode
-also break at characters that may stand inside a sentence. A byte order mark at the beginning belongs to no line.
+Text is UTF-8, plain or compressed with gzip, and its lines end at line feeds only: ``str.splitlines`` and Python's text
+mode also break at characters that may stand inside a sentence. A byte order mark at the beginning belongs to no line.
 """
 
 import codecs
