@@ -130,7 +130,9 @@ def test_data_files_are_in_the_wheel():
         assert any(path.match(pattern) for pattern in packed.get(path.parent, ())), path
 
 
-@pytest.mark.parametrize("folder", ("kernels", "linear_chain", "projective_tree", "semi_markov", "spanning_tree"))
+@pytest.mark.parametrize(
+    "folder", ("binary_tree", "kernels", "linear_chain", "projective_tree", "semi_markov", "spanning_tree")
+)
 def test_folders_of_distributions_are_apart(folder):
     """Kernels know no model, models do not know each other, and their classes none of their implementations."""
     assert files(f"distributions/{folder}")
@@ -142,7 +144,7 @@ def test_folders_of_distributions_are_apart(folder):
             if not above and part in folders - {folder, "kernels"} or folder == "kernels" and inside and part != folder:
                 raise AssertionError(f"{path} imports {name}")
             if path.name in ("chain.py", "segmentation.py", "tree.py") and part == folder:
-                assert module.split(".")[0] in ("potentials", "parts"), f"{path} imports {name}"
+                assert module.split(".")[0] in ("potentials", "parts", "spans"), f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("layer", LAYERS[:2])

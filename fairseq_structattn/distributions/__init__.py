@@ -2,6 +2,7 @@
 
 from .backend import use_backend
 from .bernoulli import Bernoulli
+from .binary_tree import BinaryTree
 from .categorical import Categorical
 from .independent_heads import IndependentHeads
 from .linear_chain import LinearChain
@@ -15,6 +16,7 @@ from .structured import StructuredDistribution
 
 __all__ = [
     "Bernoulli",
+    "BinaryTree",
     "Categorical",
     "Entmax",
     "Entmax15",

@@ -139,11 +139,11 @@ def test_backend_decides_by_device(monkeypatch):
             kind_of_implementation(GPU)
 
 
-WITHOUT_PAPER = ("semi_markov", "spanning_tree")
-WITHOUT_CUDA = [("cuda", "semi_markov")]
+WITHOUT_PAPER = ("binary_tree", "semi_markov", "spanning_tree")
+WITHOUT_CUDA = [("cuda", "binary_tree"), ("cuda", "semi_markov")]
 
 
-@pytest.mark.parametrize("model", ("linear_chain", "projective_tree", "semi_markov", "spanning_tree"))
+@pytest.mark.parametrize("model", ("binary_tree", "linear_chain", "projective_tree", "semi_markov", "spanning_tree"))
 @pytest.mark.parametrize("name", backend.BACKENDS)
 def test_modules_of_a_model_have_the_same_functions(model, name, monkeypatch):
     pytest.importorskip("triton")

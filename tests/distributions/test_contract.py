@@ -210,7 +210,7 @@ def test_members_that_learn_from_alignments(case, backend, needs_grad, with_leng
     if case.segments:
         expected = distribution.log_prob_of_labels(alignment.long())
         expected = expected.masked_fill(torch.tensor([False, True, False]), 0)
-    elif case.arcs or case.span:
+    elif case.arcs or case.span or case.spans:
         weights = distribution.position_marginals
         expected = (alignment * (weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)).clamp(min=1e-9).log()).sum(-1)
     else:

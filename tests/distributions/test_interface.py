@@ -84,7 +84,7 @@ def test_integers_and_indicators(case, backend):
         assert integers.dtype == torch.long and integers.shape[parts.dim() - len(distribution.event_shape) :] == event
         if event:
             assert integers[..., ~distribution.position_mask].eq(-1).all()
-        marks = case.name == "bernoulli" or case.name.startswith("binary")
+        marks = case.name == "bernoulli" or case.name.startswith("binary-chain")
         nothing = (parts == 0).flatten(-len(distribution.event_shape)).all(-1)
         assert marks or integers[nothing].eq(-1).all()
         assert torch.equal(distribution.as_indicators(integers), parts)

@@ -7,6 +7,7 @@ import torch
 
 from fairseq_structattn.distributions import (
     Bernoulli,
+    BinaryTree,
     Categorical,
     IndependentHeads,
     LinearChain,
@@ -36,6 +37,7 @@ CASES = {
     "three states": (lambda u, p, lengths: LinearChain(u, p, lengths, num_states=3), (STATES, TABLES)),
     "one span": (OneSpan, (POSITIONS, draw(1))),
     "segments": (SemiMarkov, (draw(2, 3, 2, 3), TABLES)),
+    "binary trees": (BinaryTree, (draw(2, 3, 3),)),
     "projective trees": (ProjectiveTree, (ARCS,)),
     "spanning trees, single root": (lambda s, lengths: SpanningTree(s, lengths, "single"), (ARCS,)),
 }

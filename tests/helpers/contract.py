@@ -16,6 +16,7 @@ from enumeration_spanning import all_trees
 
 from fairseq_structattn.distributions import (
     Bernoulli,
+    BinaryTree,
     Categorical,
     IndependentHeads,
     LinearChain,
@@ -118,13 +119,17 @@ class Case(NamedTuple):
         return "stay" in self.shapes(POSITIONS)
 
     @property
+    def spans(self) -> bool:
+        return "span_scores" in self.shapes(POSITIONS)
+
+    @property
     def backends(self) -> Tuple[str, ...]:
         """Those that differ: in closed form, nothing does."""
-        if not (self.chain or self.span or self.name.startswith(("projective", "spanning"))):
+        if not (self.chain or self.span or self.spans or self.name.startswith(("projective", "spanning"))):
             return ("auto",)
-        paper = () if self.name.startswith("spanning") or self.segments or self.span else ("paper",)
+        paper = () if self.name.startswith("spanning") or self.segments or self.span or self.spans else ("paper",)
         # A binary chain has a recursion of its own where there is no compiler.
-        return ("reference", "cpu") + (("without-numba",) if self.name.startswith("binary") else ()) + paper
+        return ("reference", "cpu") + (("without-numba",) if self.name.startswith("binary-chain") else ()) + paper
 
     def draw(self, *batch: int, deviation=1.0, offset=0.0, dtype=torch.double, n=POSITIONS):
         """Random potentials by name."""
@@ -266,6 +271,16 @@ def _segmentation(segments, per_edge):
     return Structure(segments, scores, edges)
 
 
+def binary_trees(n):
+    def divided(i, j):
+        if i == j:
+            return [[(i, j)]]
+        return [[(i, j)] + a + b for k in range(i, j) for a in divided(i, k) for b in divided(k + 1, j)]
+
+    trees = divided(0, n - 1) if n > 0 else [[]]
+    return [Structure(spans, [("span_scores", span) for span in spans]) for spans in trees]
+
+
 def trees(kind, roots):
     def structures(n):
         heads = [tree for tree in all_trees(n, roots == "single") if kind == "spanning" or is_projective_tree(tree)]
@@ -342,6 +357,7 @@ CASES = [
     Case("one-span", _simple(OneSpan), lambda n: {"unary": (n,), "stay": (1,)}, spans, ("stay",)),
     Case("segments", *_segments(2, 2, False)),
     Case("segments-per-edge", *_segments(3, 1, True)),
+    Case("binary-trees", _simple(BinaryTree), lambda n: {"span_scores": (n, n)}, binary_trees),
     Case("independent-heads", _simple(IndependentHeads), _arc_scores, any_heads),
 ]
 for _kind, _cls in (("projective", ProjectiveTree), ("spanning", SpanningTree)):

@@ -23,8 +23,9 @@ from torch import Tensor
 from ..arcs import NO_HEAD
 from ..kernels.constants import LOG_2
 from ..kernels.numba_compile import kernel, over_batch, subroutine
-from ..kernels.numba_math import LOG_2_HIGH, LOG_2_LOW, exp
+from ..kernels.numba_math import exp
 from ..kernels.numba_simd import empty_lanes
+from ..kernels.numba_spans import best_split, chart_size, draw_split, push, scaled_exp, stride_of
 from ..operations import Operation, uniform, without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from . import reference
@@ -39,7 +40,6 @@ from .cpu_inside_outside import (
     RIGHT_ARC,
     RIGHT_WEIGHT,
     arc_position,
-    chart_size,
     clear,
     inside_best,
     inside_dual,
@@ -50,7 +50,6 @@ from .cpu_inside_outside import (
     outside_numbers,
     outside_scaled,
     outside_scaled_dual,
-    stride_of,
     whole_sentence,
 )
 
@@ -260,18 +259,7 @@ def _set_weights(scores, values, units, n, scaled):
                 at = arc_position(RIGHT_WEIGHT, LEFT_WEIGHT, head, word, n)
                 values[at] = weights[word - 1]
                 if scaled:
-                    values[at], units[at] = _scaled_exp(scores[head, word - 1])
-
-
-@subroutine
-def _scaled_exp(score):
-    """exp(score) as value · 2^unit with a value between 1 and 2."""
-    if score == NEGATIVE_INFINITY:
-        return 0.0, NEGATIVE_INFINITY
-    unit = np.floor(score / LOG_2)
-    rest = (score - unit * LOG_2_HIGH) - unit * LOG_2_LOW
-    # For huge scores the difference is rounding error alone.
-    return math.exp(min(max(rest, 0.0), LOG_2)), unit
+                    values[at], units[at] = scaled_exp(scores[head, word - 1])
 
 
 @subroutine
@@ -314,7 +302,7 @@ def _read_tree(choose):
     def read(charts, uniforms, stack, heads, n):
         size, stride = chart_size(n), stride_of(n)
         right, left, right_arc, left_arc = RIGHT * size, LEFT * size, RIGHT_ARC * size, LEFT_ARC * size
-        choices, waiting = 0, _push(stack, 0, RIGHT, n, 0)
+        choices, waiting = 0, push(stack, 0, RIGHT, n, 0)
         while waiting > 0:
             waiting -= 1
             chart, width, start = stack[waiting, 0], stack[waiting, 1], stack[waiting, 2]
@@ -323,64 +311,22 @@ def _read_tree(choose):
             after_start = (width - 1) * stride + start + 1
             if chart == BOTH:
                 k = choose(charts, right + start, stride, left + after_start, 1 - stride, width, uniform)
-                waiting = _push(stack, waiting, RIGHT, k, start)
-                waiting = _push(stack, waiting, LEFT, width - 1 - k, start + 1 + k)
+                waiting = push(stack, waiting, RIGHT, k, start)
+                waiting = push(stack, waiting, LEFT, width - 1 - k, start + 1 + k)
             elif chart == RIGHT:
                 k = 1 + choose(
                     charts, right_arc + stride + start, stride, right + after_start, 1 - stride, width, uniform
                 )
                 heads[start + k - 1] = start
-                waiting = _push(stack, waiting, BOTH, k, start)
-                waiting = _push(stack, waiting, RIGHT, width - k, start + k)
+                waiting = push(stack, waiting, BOTH, k, start)
+                waiting = push(stack, waiting, RIGHT, width - k, start + k)
             else:
                 k = choose(charts, left + start, stride, left_arc + width * stride + start, 1 - stride, width, uniform)
                 heads[start + k - 1] = start + width
-                waiting = _push(stack, waiting, LEFT, k, start)
-                waiting = _push(stack, waiting, BOTH, width - k, start + k)
+                waiting = push(stack, waiting, LEFT, k, start)
+                waiting = push(stack, waiting, BOTH, width - k, start + k)
 
     return read
 
 
-@subroutine
-def _push(stack, waiting, chart, width, start):
-    # A single node needs no choice.
-    if width == 0:
-        return waiting
-    stack[waiting, 0], stack[waiting, 1], stack[waiting, 2] = chart, width, start
-    return waiting + 1
-
-
-@subroutine
-def _best_split(charts, a, a_step, b, b_step, count, uniform):
-    (scores,) = charts
-    best = 0
-    for k in range(1, count):
-        if scores[a + k * a_step] + scores[b + k * b_step] > scores[a + best * a_step] + scores[b + best * b_step]:
-            best = k
-    return best
-
-
-@subroutine
-def _draw_split(charts, a, a_step, b, b_step, count, uniform):
-    values, units = charts
-    top = NEGATIVE_INFINITY
-    for k in range(count):
-        top = max(top, units[a + k * a_step] + units[b + k * b_step])
-    total = 0.0
-    for k in range(count):
-        total += _product(values, units, a + k * a_step, b + k * b_step, top)
-    choice, rest = 0, uniform * total
-    for k in range(count):
-        product = _product(values, units, a + k * a_step, b + k * b_step, top)
-        if product > 0 and rest >= 0:
-            choice = k
-        rest -= product
-    return choice
-
-
-@subroutine
-def _product(values, units, a, b, top):
-    return values[a] * values[b] * 2.0 ** (units[a] + units[b] - top)
-
-
-_read_best, _read_sample = _read_tree(_best_split), _read_tree(_draw_split)
+_read_best, _read_sample = _read_tree(best_split), _read_tree(draw_split)

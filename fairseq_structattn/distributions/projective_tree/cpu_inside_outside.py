@@ -11,41 +11,30 @@ and Z = right(0, n): Eisner (COLING 1996), in the form of figure 6 of Kim et al.
 by both directions of an arc is computed once. A complete span has its head at the left end (``right``) or at the right
 end (``left``). In an incomplete span, an arc joins the two ends. The outside value of a span is ∂ log Z / ∂ inside.
 
-**Charts.** The span (i, i + width) is at ``width · stride + i``. All spans of one width are independent, and the terms
-of a sum lie at fixed distances, so eight spans are computed at once in a vector register. A chart is zero outside its
-triangle, and each row ends in at least eight zeros. So spans that would end after the sentence, or begin before it (in
-the end of the row above), read zeros. The charts of a sentence follow each other in one flat array.
-
-**Algebras.** The recursions are generic in a step that adds products to eight sums. The step determines what is
-computed, on which arrays: numbers; scaled numbers, each with its own exponent (``unit``); either of these with their
-derivatives in some direction; or best scores.
+Charts and algebras are those of :mod:`..kernels.numba_spans`.
 """
 
 from ..kernels.numba_compile import subroutine
-from ..kernels.numba_simd import LANES, add, fill, load, maximum, multiply, multiply_add, power_of_two, store, subtract
-from ..semirings import NEGATIVE_INFINITY
+from ..kernels.numba_simd import LANES
+from ..kernels.numba_spans import (
+    add_dual,
+    add_products,
+    add_scaled,
+    add_scaled_dual,
+    chart_size,
+    stride_of,
+    sum_scaled,
+    sum_scaled_dual,
+    take_best,
+)
 
 # Charts, in the order in which they follow each other; OUTSIDE + c is the outside chart of c. BOTH comes first because
 # no step reads above its first row.
 BOTH, RIGHT, LEFT, RIGHT_ARC, LEFT_ARC, OUTSIDE, RIGHT_WEIGHT, LEFT_WEIGHT = 0, 1, 2, 3, 4, 5, 10, 11
 CHARTS = 12
 
-LARGEST_EXPONENT = 400
-LARGEST_VALUE = 2.0**LARGEST_EXPONENT
-
 
 # Layout
-
-
-@subroutine
-def stride_of(n):
-    # An odd number of cache lines, because otherwise a walk down a column would use few sets of the cache.
-    return ((n + 2 * LANES) // LANES | 1) * LANES
-
-
-@subroutine
-def chart_size(n):
-    return (n + 1) * stride_of(n)
 
 
 @subroutine
@@ -147,117 +136,8 @@ def _forbid_second_root(charts, right_of_root, left_of_root):
         chart[right_of_root] = chart[left_of_root]
 
 
-# Algebras: ``step(charts, target, a, a_step, b, b_step, count)`` adds to each of the eight spans at ``target`` the
-# products of the ``count`` pairs at ``a + k · a_step`` and ``b + k · b_step``.
-
-
-@subroutine
-def _add_products(charts, target, a, a_step, b, b_step, count):
-    """``(values,)``: numbers."""
-    (values,) = charts
-    total, other = load(values, target), fill(0.0)
-    for _ in range(count // 2):
-        total = multiply_add(load(values, a), load(values, b), total)
-        other = multiply_add(load(values, a + a_step), load(values, b + b_step), other)
-        a += 2 * a_step
-        b += 2 * b_step
-    if count % 2:
-        total = multiply_add(load(values, a), load(values, b), total)
-    store(values, target, add(total, other))
-
-
-@subroutine
-def _add_dual(charts, target, a, a_step, b, b_step, count):
-    """``(values, tangents)``: numbers and their derivatives."""
-    values, tangents = charts
-    total, change, other = load(values, target), load(tangents, target), fill(0.0)
-    for _ in range(count):
-        value_a, value_b = load(values, a), load(values, b)
-        total = multiply_add(value_a, value_b, total)
-        change = multiply_add(load(tangents, a), value_b, change)
-        other = multiply_add(value_a, load(tangents, b), other)
-        a += a_step
-        b += b_step
-    store(values, target, total)
-    store(tangents, target, add(change, other))
-
-
-@subroutine
-def _add_scaled(charts, target, a, a_step, b, b_step, count):
-    """``(values, units)``: numbers value · 2^unit. The unit of the target is given, and at least that of any term."""
-    values, units = charts
-    total, unit = load(values, target), load(units, target)
-    for _ in range(count):
-        product = multiply(load(values, a), load(values, b))
-        total = multiply_add(product, _shift(units, a, b, unit), total)
-        a += a_step
-        b += b_step
-    store(values, target, total)
-
-
-@subroutine
-def _add_scaled_dual(charts, target, a, a_step, b, b_step, count):
-    """``(values, units, tangents)``: scaled numbers and their derivatives, with the same unit."""
-    values, units, tangents = charts
-    total, change, unit = load(values, target), load(tangents, target), load(units, target)
-    for _ in range(count):
-        shift = _shift(units, a, b, unit)
-        value_a, value_b = load(values, a), multiply(load(values, b), shift)
-        total = multiply_add(value_a, value_b, total)
-        change = multiply_add(load(tangents, a), value_b, change)
-        change = multiply_add(value_a, multiply(load(tangents, b), shift), change)
-        a += a_step
-        b += b_step
-    store(values, target, total)
-    store(tangents, target, change)
-
-
-@subroutine
-def _sum_scaled(charts, target, a, a_step, b, b_step, count):
-    """``(values, units)``: set an empty target to a sum of products, with the largest unit of its terms."""
-    values, units = charts
-    _take_best((units,), target, a, a_step, b, b_step, count)
-    _add_scaled(charts, target, a, a_step, b, b_step, count)
-    for span in range(target, target + LANES):
-        # A value is a sum over trees, whose number may overflow a float64.
-        if values[span] > LARGEST_VALUE:
-            values[span] /= LARGEST_VALUE
-            units[span] += LARGEST_EXPONENT
-
-
-@subroutine
-def _sum_scaled_dual(charts, target, a, a_step, b, b_step, count):
-    """``(values, units, tangents)``: :func:`_sum_scaled` with derivatives."""
-    values, units, tangents = charts
-    _take_best((units,), target, a, a_step, b, b_step, count)
-    _add_scaled_dual(charts, target, a, a_step, b, b_step, count)
-    for span in range(target, target + LANES):
-        if values[span] > LARGEST_VALUE:
-            values[span] /= LARGEST_VALUE
-            tangents[span] /= LARGEST_VALUE
-            units[span] += LARGEST_EXPONENT
-
-
-@subroutine
-def _take_best(charts, target, a, a_step, b, b_step, count):
-    """``(scores,)``: the largest sum of a pair instead of the sum of products."""
-    (scores,) = charts
-    best = fill(NEGATIVE_INFINITY)
-    for _ in range(count):
-        best = maximum(add(load(scores, a), load(scores, b)), best)
-        a += a_step
-        b += b_step
-    store(scores, target, best)
-
-
-@subroutine
-def _shift(units, a, b, unit):
-    """The factor that converts the product of a and b to ``unit``, which is at least its own."""
-    return power_of_two(add(subtract(load(units, b), unit), load(units, a)))
-
-
-inside_numbers, outside_numbers = inside(_add_products), outside(_add_products)
-inside_dual, outside_dual = inside(_add_dual), outside(_add_dual)
-inside_scaled, outside_scaled = inside(_sum_scaled), outside(_add_scaled)
-inside_scaled_dual, outside_scaled_dual = inside(_sum_scaled_dual), outside(_add_scaled_dual)
-inside_best = inside(_take_best)
+inside_numbers, outside_numbers = inside(add_products), outside(add_products)
+inside_dual, outside_dual = inside(add_dual), outside(add_dual)
+inside_scaled, outside_scaled = inside(sum_scaled), outside(add_scaled)
+inside_scaled_dual, outside_scaled_dual = inside(sum_scaled_dual), outside(add_scaled_dual)
+inside_best = inside(take_best)

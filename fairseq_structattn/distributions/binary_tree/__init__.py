@@ -1,0 +1,5 @@
+"""Binary trees over the words of a sentence: constituents."""
+
+from .tree import BinaryTree
+
+__all__ = ["BinaryTree"]
