@@ -52,6 +52,10 @@ class ArcDistribution(StructuredDistribution):
         """Expected number of dependents of each word, ``[*batch, n]``."""
         return self.marginals[..., 1:, :].sum(-1)
 
+    def selected_positions(self, structures: Tensor) -> Tensor:
+        """Number of dependents of each word, ``[*sample, *batch, n]``, in arcs ``[*sample, *batch, n+1, n]``."""
+        return structures[..., 1:, :].sum(-1)
+
     @cached
     def arc_mask(self) -> Tensor:
         """Boolean mask of the arcs that exist, ``[*batch, n+1, n]``."""

@@ -16,6 +16,7 @@ from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
 from fairseq_structattn.modules.attention import Attend, AttentionSource, StructuredAttention
 from fairseq_structattn.modules.bridge import STARTS
 from fairseq_structattn.modules.embeddings import TiedOutput, WordEmbedding
+from fairseq_structattn.modules.estimators import Estimator
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import DecoderRNN, SentenceRNN, State, stack_state, unstack_state
 from fairseq_structattn.modules.source_attention import SCORERS, ExpectedHeads, SourceAttention
@@ -459,7 +460,8 @@ def rotate_right(columns: Tensor, shift: Tensor) -> Tensor:
 def _build_source_attention(options: RNNOptions) -> Optional[SourceAttention]:
     if options.source_attention == NO_ATTENTION:
         return None
-    return SourceAttention(_build_scorer(options), options.source_attention, options.tree_roots)
+    estimator = Estimator(options.attention_estimator, options.attention_estimator_generation)
+    return SourceAttention(_build_scorer(options), options.source_attention, options.tree_roots, estimator)
 
 
 def _build_scorer(options: RNNOptions) -> nn.Module:
@@ -484,6 +486,8 @@ def _build_attention(options: RNNOptions) -> Optional[StructuredAttention]:
         max_fertility=options.attention_max_fertility,
         couplings=options.attention_couplings,
         max_segment_length=options.attention_max_segment_length,
+        estimator=options.attention_estimator,
+        generation_estimator=options.attention_estimator_generation,
     )
 
 

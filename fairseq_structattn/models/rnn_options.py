@@ -12,6 +12,7 @@ from fairseq_structattn.modules.attention import NORMALIZATIONS
 from fairseq_structattn.modules.bridge import STARTS
 from fairseq_structattn.modules.couplings import COUPLINGS, SHARED_COUPLINGS
 from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
+from fairseq_structattn.modules.estimators import ESTIMATORS, EXPECTATION, estimators_help
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import CELLS
 from fairseq_structattn.modules.scores import DotScore, get_score, score_names
@@ -80,6 +81,8 @@ class RNNOptions(FairseqDataclass):
     attention_max_segment_length: int = _option(
         MAX_SEGMENT_LENGTH, "longest segment, in source positions, in --attention-distribution semi-markov"
     )
+    attention_estimator: str = _option(EXPECTATION, estimators_help("training"))
+    attention_estimator_generation: str = _option(EXPECTATION, estimators_help("validation and translation"))
     attention_coverage: str = _option(
         NO_COVERAGE,
         "summary of earlier attention weights that the score reads: none, sum (their sum), fertility (their sum "
@@ -198,6 +201,8 @@ class RNNOptions(FairseqDataclass):
             "attention_normalize": NORMALIZATIONS,
             "attention_couplings": COUPLINGS,
             "attention_coverage": COVERAGES,
+            "attention_estimator": ESTIMATORS,
+            "attention_estimator_generation": ESTIMATORS,
             "source_attention": [NO_ATTENTION, *source_attention_names()],
             "arc_score": SCORERS,
             "arc_bound": BOUNDS,

@@ -263,6 +263,9 @@ def _with_heads(attention, heads: str, options: TransformerOptions) -> Structure
         scale=options.attention_scale,
         normalize=options.attention_normalize,
         roots=options.tree_roots,
+        max_segment_length=options.attention_max_segment_length,
+        estimator=options.attention_estimator,
+        generation_estimator=options.attention_estimator_generation,
     )
 
 

@@ -6,9 +6,11 @@ from typing import FrozenSet, List, NamedTuple, Optional
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_structattn.distributions import distribution_names
+from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.distributions.trees import ROOTS
-from fairseq_structattn.models.option_checks import check_choices, flag, option
+from fairseq_structattn.models.option_checks import check_at_least, check_choices, flag, option
 from fairseq_structattn.modules.attention import NORMALIZATIONS
+from fairseq_structattn.modules.estimators import ESTIMATORS, EXPECTATION, estimators_help
 from fairseq_structattn.modules.head_groups import SOFTMAX, HeadShare, is_over_arcs, parse_heads
 
 ALL = "all"
@@ -82,6 +84,11 @@ class TransformerOptions(FairseqDataclass):
     tree_roots: str = option(
         "multi", "words that may be attached to the root of a tree: multi (any number), single (one)"
     )
+    attention_max_segment_length: int = option(
+        MAX_SEGMENT_LENGTH, "longest segment, in positions, of heads with semi-markov"
+    )
+    attention_estimator: str = option(EXPECTATION, estimators_help("training"))
+    attention_estimator_generation: str = option(EXPECTATION, estimators_help("validation and translation"))
     attention_head: Optional[str] = option(
         None,
         "LAYER.HEAD, both from 0: the head of the decoder whose weights and distributions the model returns (default: "
@@ -145,7 +152,14 @@ class TransformerOptions(FairseqDataclass):
         Args:
             given: all options, fairseq's included
         """
-        check_choices(self, attention_normalize=NORMALIZATIONS, tree_roots=ROOTS)
+        check_choices(
+            self,
+            attention_normalize=NORMALIZATIONS,
+            tree_roots=ROOTS,
+            attention_estimator=ESTIMATORS,
+            attention_estimator_generation=ESTIMATORS,
+        )
+        check_at_least(self, 1, "attention_max_segment_length")
         if self.attention_scale <= 0:
             raise ValueError(f"--attention-scale {self.attention_scale}: must be greater than 0")
         sizes = given.encoder_layers, given.encoder_attention_heads

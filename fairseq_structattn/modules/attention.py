@@ -11,6 +11,7 @@ from fairseq_structattn.distributions import StructuredDistribution, get_distrib
 from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.modules.couplings import COUPLINGS, SHARED_COUPLINGS
 from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
+from fairseq_structattn.modules.estimators import EXPECTATION, Estimator
 from fairseq_structattn.modules.repeated_product import RepeatedProduct
 from fairseq_structattn.modules.scores import build_score
 
@@ -73,6 +74,8 @@ class StructuredAttention(nn.Module):
         max_fertility: N of coverage with fertility
         couplings: a key of :data:`~fairseq_structattn.modules.couplings.COUPLINGS`: what pairwise potentials depend on
         max_segment_length: for segments, the largest number of positions of a segment
+        estimator, generation_estimator: what weights are made of in training and in evaluation, keys of
+            :data:`~fairseq_structattn.modules.estimators.ESTIMATORS`
 
     Attributes:
         tables: learned parameters of the distribution beside the scores, such as pairwise potentials of the chain
@@ -96,8 +99,11 @@ class StructuredAttention(nn.Module):
         max_fertility: float = 2.0,
         couplings: str = SHARED_COUPLINGS,
         max_segment_length: int = MAX_SEGMENT_LENGTH,
+        estimator: str = EXPECTATION,
+        generation_estimator: str = EXPECTATION,
     ):
         super().__init__()
+        self.estimator = Estimator(estimator, generation_estimator)
         if couplings not in COUPLINGS:
             raise ValueError(f"couplings is {couplings!r}; choose one of: {', '.join(COUPLINGS)}")
         if normalize not in NORMALIZATIONS:
@@ -206,17 +212,20 @@ class StructuredAttention(nn.Module):
         return F.pad(marginals, (0, 1)) if distribution.needs_arcs else marginals
 
     def weights_of(self, distribution: StructuredDistribution) -> Tensor:
-        """Attention weights ``[batch, tgt_len, src_len]``, from the marginals of a distribution."""
-        return scaled(self.position_marginals(distribution), self.scale, self.normalize)
+        """Attention weights ``[batch, tgt_len, src_len]``, from the marginals of a distribution, or from one structure,
+        as the estimator says."""
+        selected = self.estimator.positions(distribution, self.training)
+        selected = F.pad(selected, (0, 1)) if distribution.needs_arcs else selected
+        return scaled(selected, self.scale, self.normalize)
 
 
 def scaled(marginals: Tensor, scale: float, normalize: str) -> Tensor:
     """Attention weights ``[..., src_len]`` from the marginals of positions; for the other arguments see
     :class:`StructuredAttention`."""
     if normalize == "sum":
-        # If no position can be selected, the sum is 0, and so are the weights.
+        # If no position can be or is selected, the sum is 0, and so are the weights; their gradients stay finite.
         total = marginals.sum(-1, keepdim=True)
-        marginals = marginals / total.clamp(min=torch.finfo(total.dtype).tiny)
+        marginals = marginals / total.masked_fill(total == 0, 1)
     return marginals if scale == 1.0 else scale * marginals
 
 

@@ -14,6 +14,7 @@ from fairseq_structattn.distributions import (
 )
 from fairseq_structattn.distributions.arcs import ArcDistribution
 from fairseq_structattn.modules.attention import scaled
+from fairseq_structattn.modules.estimators import Estimator
 from fairseq_structattn.modules.source_attention import heads_of
 
 SOFTMAX = "softmax"
@@ -66,6 +67,25 @@ def _number(specification: str, text: str) -> int:
     return int(text)
 
 
+class Settings(NamedTuple):
+    """What all heads of a layer have in common.
+
+    Attributes:
+        head_dim: size of a query, key or value of one head
+        scale, normalize, max_segment_length: of heads over positions, see
+            :class:`~fairseq_structattn.modules.attention.StructuredAttention`
+        roots: for trees, number of words that may be attached to the root: ``"multi"`` or ``"single"``
+        estimator: what weights are made of
+    """
+
+    head_dim: int
+    scale: float
+    normalize: str
+    roots: str
+    max_segment_length: int
+    estimator: Estimator
+
+
 class Weights(NamedTuple):
     """Attention weights of a group of heads, ``[batch, heads, tgt_len, src_len]``; of heads over arcs, also those of
     the root symbol, ``[batch, heads, tgt_len]``."""
@@ -101,7 +121,8 @@ class HeadGroup(nn.Module):
         raise NotImplementedError
 
     def weights_of(self, distribution: StructuredDistribution) -> Weights:
-        """Attention weights, from the marginals of the distributions of :meth:`distribution_of`."""
+        """Attention weights, from the marginals of the distributions of :meth:`distribution_of`, or from one
+        structure of each, as the estimator says."""
         raise NotImplementedError
 
 
@@ -110,20 +131,22 @@ class PositionHeads(HeadGroup):
 
     Args:
         share: the distribution and the number of heads
-        scale, normalize: see :class:`~fairseq_structattn.modules.attention.StructuredAttention`
+        settings: see :class:`Settings`
 
     Attributes:
         tables: learned parameters of the distribution beside the scores, the heads as their first dimension
     """
 
-    def __init__(self, share: HeadShare, scale: float, normalize: str):
+    def __init__(self, share: HeadShare, settings: Settings):
         super().__init__(share)
         self.distribution = get_distribution(share.distribution)
-        self.scale, self.normalize = scale, normalize
+        self.scale, self.normalize, self.estimator = settings.scale, settings.normalize, settings.estimator
+        sizes = {"max_segment_length": settings.max_segment_length}
+        shapes = self.distribution.parameter_shapes(**{name: sizes[name] for name in self.distribution.shape_options})
         self.tables = nn.ParameterDict(
             {
                 name: nn.Parameter(torch.empty((share.heads, *shape)).uniform_(-0.1, 0.1))
-                for name, shape in self.distribution.parameter_shapes().items()
+                for name, shape in shapes.items()
             }
         )
 
@@ -140,10 +163,10 @@ class PositionHeads(HeadGroup):
 
     def weights_of(self, distribution: StructuredDistribution) -> Weights:
         """See :meth:`HeadGroup.weights_of`."""
-        marginals = distribution.position_marginals
+        selected = self.estimator.positions(distribution, self.training)
         if isinstance(distribution, Categorical) and self.scale == 1.0:
-            return Weights(marginals)  # whose sum is 1 already
-        return Weights(scaled(marginals, self.scale, self.normalize))
+            return Weights(selected)  # whose sum is 1 already
+        return Weights(scaled(selected, self.scale, self.normalize))
 
 
 class ArcHeads(HeadGroup):
@@ -154,16 +177,16 @@ class ArcHeads(HeadGroup):
 
     Args:
         share: the distribution and the number of heads
-        head_dim: size of a key or value
-        roots: for trees, number of words that may be attached to the root: ``"multi"`` or ``"single"``
+        settings: see :class:`Settings`
     """
 
-    def __init__(self, share: HeadShare, head_dim: int, roots: str):
+    def __init__(self, share: HeadShare, settings: Settings):
         super().__init__(share)
-        self.heads_of = heads_of(share.distribution, roots)
-        self.root_key = nn.Parameter(torch.empty(share.heads, head_dim).normal_(std=head_dim**-0.5))
+        self.heads_of, self.estimator = heads_of(share.distribution, settings.roots), settings.estimator
+        size = settings.head_dim
+        self.root_key = nn.Parameter(torch.empty(share.heads, size).normal_(std=size**-0.5))
         # At first, words attached to the root receive nothing.
-        self.root_value = nn.Parameter(torch.zeros(share.heads, head_dim))
+        self.root_value = nn.Parameter(torch.zeros(share.heads, size))
 
     def distribution_of(self, scores: Tensor, queries: Tensor, lengths: Optional[Tensor]) -> ArcDistribution:
         """See :meth:`HeadGroup.distribution_of`; `scores` are those of dependents by heads."""
@@ -182,17 +205,13 @@ class ArcHeads(HeadGroup):
 
     def weights_of(self, distribution: StructuredDistribution) -> Weights:
         """See :meth:`HeadGroup.weights_of`."""
-        marginals = F.pad(distribution.marginals, (0, 1)).transpose(-1, -2)
-        return Weights(F.pad(marginals[..., 1:], (0, 1)), marginals[..., 0])
+        heads = F.pad(self.estimator.parts(distribution, self.training), (0, 1)).transpose(-1, -2)
+        return Weights(F.pad(heads[..., 1:], (0, 1)), heads[..., 0])
 
 
-def build_group(
-    share: HeadShare, head_dim: int, scale: float = 1.0, normalize: str = "sum", roots: str = "multi"
-) -> HeadGroup:
+def build_group(share: HeadShare, settings: Settings) -> HeadGroup:
     """The heads of a distribution: :class:`ArcHeads` if it is over arcs, else :class:`PositionHeads`."""
-    if is_over_arcs(share.distribution):
-        return ArcHeads(share, head_dim, roots)
-    return PositionHeads(share, scale, normalize)
+    return (ArcHeads if is_over_arcs(share.distribution) else PositionHeads)(share, settings)
 
 
 def is_over_arcs(distribution: str) -> bool:

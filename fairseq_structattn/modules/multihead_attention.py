@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution
+from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.distributions.trees import ROOTS
 from fairseq_structattn.modules.attention import NORMALIZATIONS
-from fairseq_structattn.modules.head_groups import SOFTMAX, ArcHeads, HeadGroup, build_group, parse_heads
+from fairseq_structattn.modules.estimators import EXPECTATION, Estimator
+from fairseq_structattn.modules.head_groups import SOFTMAX, ArcHeads, HeadGroup, Settings, build_group, parse_heads
 from fairseq_structattn.modules.right_padding import RightPadding
 
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
@@ -56,7 +58,9 @@ class StructuredMultiheadAttention(nn.Module):
         heads: the distributions of the heads, see :func:`~fairseq_structattn.modules.head_groups.parse_heads`
         scale, normalize: of weights of heads over positions, see
             :class:`~fairseq_structattn.modules.attention.StructuredAttention`
-        roots: see :class:`~fairseq_structattn.modules.head_groups.ArcHeads`
+        roots: for trees, number of words that may be attached to the root: ``"multi"`` or ``"single"``
+        max_segment_length, estimator, generation_estimator: see
+            :class:`~fairseq_structattn.modules.attention.StructuredAttention`
 
     Raises:
         ValueError: heads that cannot work, by name, and options of fairseq that are not supported, by name
@@ -94,6 +98,9 @@ class StructuredMultiheadAttention(nn.Module):
         scale: float = 1.0,
         normalize: str = "sum",
         roots: str = "multi",
+        max_segment_length: int = MAX_SEGMENT_LENGTH,
+        estimator: str = EXPECTATION,
+        generation_estimator: str = EXPECTATION,
     ):
         super().__init__()
         _refuse(
@@ -120,8 +127,10 @@ class StructuredMultiheadAttention(nn.Module):
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.reset_parameters()
-        shares = parse_heads(heads, num_heads)
-        self.groups = nn.ModuleList(build_group(share, self.head_dim, scale, normalize, roots) for share in shares)
+        settings = Settings(
+            self.head_dim, scale, normalize, roots, max_segment_length, Estimator(estimator, generation_estimator)
+        )
+        self.groups = nn.ModuleList(build_group(share, settings) for share in parse_heads(heads, num_heads))
         self._state_name = f"{uuid.uuid4()}.attn_state"
         for group in self._groups():
             if isinstance(group, ArcHeads) and not self_attention:
@@ -346,7 +355,7 @@ def structured(attention: Any, **options) -> StructuredMultiheadAttention:
 
     Args:
         attention: a module of fairseq, of which a model may have any number
-        options: `heads`, `scale`, `normalize` and `roots` of :class:`StructuredMultiheadAttention`
+        options: `heads` and what follows it, of :class:`StructuredMultiheadAttention`
 
     Raises:
         ValueError: see :class:`StructuredMultiheadAttention`

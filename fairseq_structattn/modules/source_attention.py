@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_structattn.distributions import IndependentHeads, distribution_names, get_distribution
 from fairseq_structattn.distributions.arcs import ArcDistribution
 from fairseq_structattn.distributions.trees import ROOTS, DependencyTree
+from fairseq_structattn.modules.estimators import Estimator
 from fairseq_structattn.modules.recurrent import SentenceRNN
 
 BOUNDS = ("none", "tanh")
@@ -148,13 +149,15 @@ class SourceAttention(nn.Module):
         scorer: module that scores arcs, such as :class:`ArcScorer`
         distribution: one of :func:`source_attention_names`
         roots: ``"multi"``, any number of words are attached to the root, as in the paper; ``"single"``, exactly one is
+        estimator: whether vectors are expected or those of one structure (default: expected)
 
     Raises:
         ValueError: an unknown distribution or other roots
     """
 
-    def __init__(self, scorer: nn.Module, distribution: str, roots: str):
+    def __init__(self, scorer: nn.Module, distribution: str, roots: str, estimator: Optional[Estimator] = None):
         super().__init__()
+        self.estimator = estimator or Estimator()
         self.scorer = scorer
         self.heads_of = heads_of(distribution, roots)
 
@@ -184,5 +187,5 @@ class SourceAttention(nn.Module):
         # Below float32 inference is not accurate.
         scores = scores if scores.dtype == torch.float64 else scores.float()
         distribution = self.heads_of(scores, words)
-        marginals = distribution.marginals.to(states.dtype)
-        return ExpectedHeads(distribution, torch.bmm(marginals.transpose(1, 2), states))
+        arcs = self.estimator.parts(distribution, self.training).to(states.dtype)
+        return ExpectedHeads(distribution, torch.bmm(arcs.transpose(1, 2), states))

@@ -126,6 +126,8 @@ def test_settings_reach_the_heads():
         ({"encoder_self_attention_heads": "softmax:9"}, "--encoder-self-attention-heads: 'softmax:9'"),
         ({"encoder_self_attention_layers": "first"}, "--encoder-self-attention-layers first: write all"),
         ({"attention_normalize": "mean"}, "--attention-normalize mean: not known"),
+        ({"attention_estimator": "hard"}, "--attention-estimator hard: not known, choose from expectation, sample,"),
+        ({"attention_max_segment_length": 0}, "--attention-max-segment-length 0: must be at least 1"),
         ({"attention_scale": 0.0}, "--attention-scale 0.0: must be greater than 0"),
         ({"tree_roots": "two"}, "--tree-roots two: not known"),
         ({"attention_head": "1"}, "--attention-head 1: write LAYER.HEAD, with a layer from 0 to 1 and"),

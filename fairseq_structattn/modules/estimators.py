@@ -1,0 +1,68 @@
+"""What attention takes from a distribution over structures: its expectation, or one structure."""
+
+from typing import Dict
+
+from torch import Tensor
+
+from fairseq_structattn.distributions import StructuredDistribution
+
+EXPECTATION, SAMPLE, STRAIGHT_THROUGH, ARGMAX = "expectation", "sample", "straight-through", "argmax"
+ESTIMATORS: Dict[str, str] = {
+    EXPECTATION: "marginals, with their exact gradient",
+    SAMPLE: "an exact sample, without a gradient for the scores",
+    STRAIGHT_THROUGH: "an exact sample, with the gradient of the marginals",
+    ARGMAX: "the most likely structure, without a gradient for the scores",
+}
+
+
+def estimators_help(when: str) -> str:
+    """The text of an option that chooses among :data:`ESTIMATORS`."""
+    return f"what attention weights are in {when}: " + "; ".join(
+        f"{name} ({text})" for name, text in ESTIMATORS.items()
+    )
+
+
+class Estimator:
+    """What is taken in training and in evaluation.
+
+    Straight-through: Bengio, Léonard & Courville, "Estimating or Propagating Gradients Through Stochastic Neurons"
+    (2013), section 4. Its gradient is biased, unless the loss is linear in the structure.
+
+    Args:
+        training, generation: keys of :data:`ESTIMATORS`
+
+    Raises:
+        ValueError: another name
+    """
+
+    def __init__(self, training: str = EXPECTATION, generation: str = EXPECTATION):
+        for name, value in (("estimator", training), ("generation_estimator", generation)):
+            if value not in ESTIMATORS:
+                raise ValueError(f"{name} is {value!r}; choose one of: {', '.join(ESTIMATORS)}")
+        self.training, self.generation = training, generation
+
+    def positions(self, distribution: StructuredDistribution, is_training: bool) -> Tensor:
+        """How much each position is selected, ``[*batch, n]``: probabilities, or 0 and 1; over arcs, numbers of
+        dependents."""
+        name = self.training if is_training else self.generation
+        if name == EXPECTATION:
+            return distribution.position_marginals
+        selected = distribution.selected_positions(_structure(distribution, name))
+        return _with_gradient(selected, distribution.position_marginals) if name == STRAIGHT_THROUGH else selected
+
+    def parts(self, distribution: StructuredDistribution, is_training: bool) -> Tensor:
+        """Marginals, or a structure of the same shape."""
+        name = self.training if is_training else self.generation
+        if name == EXPECTATION:
+            return distribution.marginals
+        structure = _structure(distribution, name)
+        return _with_gradient(structure, distribution.marginals) if name == STRAIGHT_THROUGH else structure
+
+
+def _structure(distribution: StructuredDistribution, name: str) -> Tensor:
+    return distribution.argmax if name == ARGMAX else distribution.sample()
+
+
+def _with_gradient(value: Tensor, of: Tensor) -> Tensor:
+    """`value` with the gradient of `of`."""
+    return value + (of - of.detach())
