@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fairseq_structattn.analysis.attention_records import SourceTree
+from fairseq_structattn.distributions.arcs import ArcDistribution
 from fairseq_structattn.modules import StructuredAttention
 
 DECIMALS = 7  # the precision of a probability in float32
@@ -88,11 +89,14 @@ def forced_attention(
 
 @torch.no_grad()
 def source_trees(models: Sequence, task, sources: List[Tensor]) -> List[Optional[SourceTree]]:
-    """The trees that ``--source-attention`` finds over each source sentence; None without it, or for several models."""
+    """The dependency trees that ``--source-attention`` finds over each source sentence; None without it, for binary
+    trees, or for several models."""
     encoder = getattr(models[0], "encoder", None)
     if len(models) > 1 or encoder is None or getattr(encoder, "source_attn", None) is None:
         return [None] * len(sources)
     heads = encoder.source_attention(_collate(sources, task.source_dictionary, models[0])).distribution
+    if not isinstance(heads, ArcDistribution):
+        return [None] * len(sources)
     found: List[Optional[SourceTree]] = []
     for best, marginals, source in zip(heads.argmax, heads.marginals, sources):
         best, marginals = (_arcs_at_words(arcs, source, task.source_dictionary) for arcs in (best, marginals))

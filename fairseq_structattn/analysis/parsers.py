@@ -11,6 +11,7 @@ from fairseq_structattn.analysis.files import InputError, read_lines
 from fairseq_structattn.distributions import SpanningTree
 from fairseq_structattn.distributions.arcs import ArcDistribution
 from fairseq_structattn.distributions.trees import DependencyTree
+from fairseq_structattn.modules.span_attention import SpanAttention
 
 DECODINGS = ("argmax", "risk")
 
@@ -44,6 +45,8 @@ def load_parser(checkpoint: str, data: str, user_dir: Optional[str] = PLUGIN) ->
         raise InputError(
             f"{checkpoint}: a {type(model).__name__} has no parser; name one that has a --source-attention"
         )
+    if isinstance(getattr(getattr(model, "encoder", None), "source_attn", None), SpanAttention):
+        raise InputError(f"{checkpoint}: its --source-attention divides sentences into spans, which have no heads")
     return Parser(model.eval(), task.source_dictionary)
 
 

@@ -84,6 +84,11 @@ class TreeSupervision(Term):
                 "--tree-supervision: the model has no trees over the source: choose a --source-attention or, in a "
                 "Transformer, --encoder-self-attention-heads with a distribution over arcs"
             )
+        if not isinstance(distribution, ArcDistribution):
+            raise ValueError(
+                f"--tree-supervision gives words their heads, and this model's trees are those of a "
+                f"{type(distribution).__name__}, without heads: choose another --source-attention"
+            )
         if heads is None:
             if model.training:
                 raise ValueError(

@@ -1,6 +1,6 @@
 """``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,6 @@ from fairseq.modules import AdaptiveSoftmax
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution
-from fairseq_structattn.distributions.arcs import ArcDistribution
 from fairseq_structattn.models.pretrained import is_built_for_checkpoint, load_pretrained
 from fairseq_structattn.models.renamed_parameters import SOURCE_ATTENTION, rename
 from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
@@ -20,6 +19,7 @@ from fairseq_structattn.modules.estimators import Estimator
 from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import DecoderRNN, SentenceRNN, State, stack_state, unstack_state
 from fairseq_structattn.modules.source_attention import SCORERS, ExpectedHeads, SourceAttention
+from fairseq_structattn.modules.span_attention import ExpectedSpans, SpanAttention, span_attention_names
 
 IncrementalState = Dict[str, Dict[str, Tensor]]
 
@@ -32,13 +32,13 @@ class EncoderOutput(NamedTuple):
             without attention, so are its keys
         left_padding: number of padding symbols before each sentence in ``src_tokens``, ``[batch]``
         finals: final state of each encoder layer, ``[batch, layers, final_dim]``
-        heads: the distribution over the heads of the words, if the encoder was asked for it
+        heads: the distribution over the heads of the words, or over binary trees, if the encoder was asked for it
     """
 
     source: AttentionSource
     left_padding: Tensor
     finals: Tensor
-    heads: Optional[ArcDistribution] = None
+    heads: Optional[StructuredDistribution] = None
 
     def reorder(self, new_order: Tensor) -> "EncoderOutput":
         """The sentences with the indices `new_order` ``[new_batch]``, without the distribution over heads."""
@@ -180,9 +180,9 @@ class RNNEncoder(FairseqEncoder):
         source = self.prepare(words, lengths, arcs)
         return EncoderOutput(source, left_padding, finals, heads if return_posterior else None)
 
-    def source_attention(self, src_tokens: Tensor) -> ExpectedHeads:
+    def source_attention(self, src_tokens: Tensor) -> Union[ExpectedHeads, ExpectedSpans]:
         """The result of ``--source-attention`` for a batch ``[batch, src_len]``, padded on either side: the
-        distribution over heads, with its marginals and the best tree, and the expected heads.
+        distribution over heads, or over binary trees, with its marginals and the best tree, and the expected vectors.
 
         Raises:
             ValueError: the model has no source attention
@@ -457,9 +457,11 @@ def rotate_right(columns: Tensor, shift: Tensor) -> Tensor:
     return rotate_left(columns, -shift)
 
 
-def _build_source_attention(options: RNNOptions) -> Optional[SourceAttention]:
+def _build_source_attention(options: RNNOptions) -> Union[SourceAttention, SpanAttention, None]:
     if options.source_attention == NO_ATTENTION:
         return None
+    if options.source_attention in span_attention_names():
+        return SpanAttention(_build_scorer(options), options.source_attention)
     estimator = Estimator(options.attention_estimator, options.attention_estimator_generation)
     return SourceAttention(_build_scorer(options), options.source_attention, options.tree_roots, estimator)
 

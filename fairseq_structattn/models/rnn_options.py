@@ -17,6 +17,7 @@ from fairseq_structattn.modules.readout import READOUTS
 from fairseq_structattn.modules.recurrent import CELLS
 from fairseq_structattn.modules.scores import DotScore, get_score, score_names
 from fairseq_structattn.modules.source_attention import BOUNDS, SCORERS, source_attention_names
+from fairseq_structattn.modules.span_attention import span_attention_names
 
 QUERIES = ("current", "previous")
 NO_ATTENTION = "none"
@@ -96,7 +97,7 @@ class RNNOptions(FairseqDataclass):
         NO_ATTENTION,
         "expected head that is concatenated to each source word, under a distribution over trees or, with softmax, "
         f"over heads independent of each other: {NO_ATTENTION}, {', '.join(source_attention_names())}, or one "
-        "registered elsewhere",
+        f"registered elsewhere; or what the spans around the word hold: {', '.join(span_attention_names())}",
     )
     arc_score: str = _option(
         "parser",
@@ -203,7 +204,7 @@ class RNNOptions(FairseqDataclass):
             "attention_coverage": COVERAGES,
             "attention_estimator": ESTIMATORS,
             "attention_estimator_generation": ESTIMATORS,
-            "source_attention": [NO_ATTENTION, *source_attention_names()],
+            "source_attention": [NO_ATTENTION, *source_attention_names(), *span_attention_names()],
             "arc_score": SCORERS,
             "arc_bound": BOUNDS,
             "tree_roots": ROOTS,

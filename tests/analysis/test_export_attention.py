@@ -85,9 +85,11 @@ def test_batches_change_nothing(arch, forced):
     ]
 
 
-@pytest.mark.parametrize("distribution", ["linear-chain", "semi-markov"])
-def test_windows_and_token_batches_change_nothing(monkeypatch, distribution):
-    model = build("structattn_rnn_crf", attention_distribution=distribution)
+@pytest.mark.parametrize(
+    "options", [{}, {"attention_distribution": "semi-markov"}, {"source_attention": "binary-tree"}]
+)
+def test_windows_and_token_batches_change_nothing(monkeypatch, options):
+    model = build("structattn_rnn_crf", **options)
     whole = export(model, nbest=3, batch_size=4)
     monkeypatch.setattr(export_attention, "WINDOW", 3)
     assert_same(whole, export(model, nbest=3, max_tokens=11))

@@ -106,3 +106,9 @@ def test_an_unknown_head_is_inferred_from_the_others():
     cost, _ = tree_supervision_loss(trees, torch.tensor([[0, 1, -1]]))
     # Of 12 projective trees of three words those with 0→1→2 leave three heads to the last word.
     assert cost.item() == pytest.approx(math.log(4))
+
+
+def test_binary_trees_have_no_heads():
+    model = build("structattn_rnn", source_attention="binary-tree").train()
+    with pytest.raises(ValueError, match="this model's trees are those of a BinaryTree, without heads"):
+        criterion()(model, with_heads(HEADS))

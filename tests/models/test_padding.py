@@ -16,6 +16,7 @@ VARIANTS = {
     "all tied, step by step": {"arch": "structattn_rnn_luong_general", "input_feeding": True, **TIED},
     "coverage": {"arch": "structattn_rnn_crf", "attention_coverage": "gru"},
     "maxout": {"arch": "structattn_rnn", "decoder_readout": "maxout"},
+    "spans": {"arch": "structattn_rnn", "source_attention": "binary-tree"},
     "trees on either side": {"arch": "structattn_rnn_treedec", "source_attention": "spanning-tree"},
 }
 
