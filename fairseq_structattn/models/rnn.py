@@ -460,9 +460,9 @@ def rotate_right(columns: Tensor, shift: Tensor) -> Tensor:
 def _build_source_attention(options: RNNOptions) -> Union[SourceAttention, SpanAttention, None]:
     if options.source_attention == NO_ATTENTION:
         return None
-    if options.source_attention in span_attention_names():
-        return SpanAttention(_build_scorer(options), options.source_attention)
     estimator = Estimator(options.attention_estimator, options.attention_estimator_generation)
+    if options.source_attention in span_attention_names():
+        return SpanAttention(_build_scorer(options), options.source_attention, estimator)
     return SourceAttention(_build_scorer(options), options.source_attention, options.tree_roots, estimator)
 
 

@@ -1,12 +1,13 @@
 """Source attention over constituents: every source word attends to the spans around it in a latent binary tree."""
 
-from typing import Dict, List, NamedTuple, Type
+from typing import Dict, List, NamedTuple, Optional, Type
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import BinaryTree, distribution_names, get_distribution
+from fairseq_structattn.modules.estimators import Estimator
 
 
 def span_attention_names() -> List[str]:
@@ -47,13 +48,15 @@ class SpanAttention(nn.Module):
     Args:
         scorer: module that scores pairs of words, such as :class:`~.source_attention.ArcScorer`
         distribution: one of :func:`span_attention_names`
+        estimator: whether vectors are expected or those of one structure (default: expected)
 
     Raises:
         ValueError: an unknown distribution
     """
 
-    def __init__(self, scorer: nn.Module, distribution: str):
+    def __init__(self, scorer: nn.Module, distribution: str, estimator: Optional[Estimator] = None):
         super().__init__()
+        self.estimator = estimator or Estimator()
         known = _over_spans()
         if distribution not in known:
             raise ValueError(f"unknown distribution over spans {distribution!r}; choose one of: {', '.join(known)}")
@@ -73,5 +76,6 @@ class SpanAttention(nn.Module):
         scores = self.scorer(embedded[:-1], words)[:, 1:]
         # Below float32 inference is not accurate.
         distribution = self.distribution(scores if scores.dtype == torch.float64 else scores.float(), words)
-        shares = distribution.word_shares.to(states.dtype)
+        parts = self.estimator.parts(distribution, self.training)
+        shares = distribution.word_shares(parts).to(states.dtype)
         return ExpectedSpans(distribution, F.pad(torch.bmm(shares, states[:, 1:-1]), (0, 0, 0, 1)))

@@ -66,7 +66,7 @@ def test_what_trees_mean_for_words(backend):
     scores, lengths = draw(3, 4, 4), torch.tensor([4, 1, 3])
     with use_backend(backend):
         trees = BinaryTree(scores, lengths)
-        shares, depths = trees.word_shares, trees.position_marginals
+        shares, depths = trees.word_shares(trees.marginals), trees.position_marginals
     for item, n in enumerate(lengths.tolist()):
         weights, expected, depth = [], torch.zeros(4, 4).double(), torch.zeros(4).double()
         for structure in binary_trees(n):
@@ -79,6 +79,9 @@ def test_what_trees_mean_for_words(backend):
                     expected[i : j + 1, i : j + 1] += p / (j - i + 1)
         close(depths[item], depth, 1e-9)
         close(shares[item], expected / depth.clamp(min=1e-9).unsqueeze(-1), 1e-9)
+    close(trees.selected_positions(trees.argmax), trees.argmax.triu(1).new_tensor([
+        [sum(i <= word <= j for i, j in tree.triu(1).nonzero().tolist()) for word in range(4)] for tree in trees.argmax
+    ]), 0)  # fmt: skip
     close(shares.sum(-1), (torch.arange(4) < lengths.unsqueeze(-1)) & (lengths > 1).unsqueeze(-1), 1e-9)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from contract import binary_trees
 
+from fairseq_structattn.modules.estimators import Estimator
 from fairseq_structattn.modules.source_attention import ArcScorer, BiaffineArcScorer
 from fairseq_structattn.modules.span_attention import SpanAttention, span_attention_names
 
@@ -41,6 +42,14 @@ def test_vectors_are_means_of_the_spans_around_a_word(inputs):
                         vector, number = vector + p * states[item, 1 + i : 2 + j].mean(0), number + p
             torch.testing.assert_close(found.vectors[item, word], vector / number if words > 1 else vector)
         assert not found.vectors[item, words:].any()
+
+
+def test_the_most_likely_tree_may_be_all_that_counts(inputs):
+    module = build()
+    module.estimator = Estimator("argmax", "argmax")
+    found = module(*inputs, LENGTHS)
+    expected = found.distribution.word_shares(found.distribution.argmax) @ inputs[1][:, 1:-1]
+    torch.testing.assert_close(found.vectors[:, :-1], expected)
 
 
 @pytest.mark.parametrize("scorer", [ArcScorer, BiaffineArcScorer])

@@ -33,7 +33,7 @@ class BinaryTree(StructuredDistribution):
     Marginals and log Z can be differentiated any number of times. There are no kernels for GPUs, where plain PyTorch
     computes.
 
-    Members beyond the contract of :class:`StructuredDistribution`: ``word_shares``.
+    Members beyond the contract of :class:`StructuredDistribution`: method ``word_shares``.
 
     Args:
         span_scores: ``[*batch, n, n]``.
@@ -96,17 +96,23 @@ class BinaryTree(StructuredDistribution):
     @cached
     def position_marginals(self) -> Tensor:
         """Expected number of spans of two words or more that contain each word, ``[*batch, n]``."""
-        marginals = self._clear(self._quick[1]).triu(1)
-        depth = spans.containing(marginals).diagonal(0, -2, -1)
+        depth = self.selected_positions(self._clear(self._quick[1]))
         return self._mark_broken(depth.to(self.dtype), self.position_mask)
 
-    @cached
-    def word_shares(self) -> Tensor:
-        """How much each word has of the spans around each word, ``[*batch, n, n]``: for a span drawn from those of two
-        words or more that contain word m, in proportion to their probabilities, the probability that a word drawn from
-        it is word k. Rows sum to 1; they are 0 for a sentence of one word, and in padding."""
-        shares = spans.shares_of_words(self._clear(self._quick[1]))
-        return self._mark_broken(shares.to(self.dtype), self._both_real)
+    def selected_positions(self, structures: Tensor) -> Tensor:
+        """Number of spans of two words or more that contain each word, ``[*sample, *batch, n]``, of trees ``[*sample,
+        *batch, n, n]``."""
+        return spans.containing(structures.triu(1)).diagonal(0, -2, -1)
+
+    def word_shares(self, parts: Tensor) -> Tensor:
+        """How much each word has of the spans around each word, ``[*sample, *batch, n, n]``: for a span drawn from
+        those of two words or more that contain word m, in proportion to their probabilities, the probability that a
+        word drawn from it is word k. Rows sum to 1; they are 0 for a sentence of one word, and in padding.
+
+        Args:
+            parts: probabilities of spans, or trees, ``[*sample, *batch, n, n]``: ``marginals``, ``argmax`` or samples.
+        """
+        return spans.shares_of_words(parts)
 
     # Quantities
 
@@ -205,10 +211,6 @@ class BinaryTree(StructuredDistribution):
 
     def _spans_of(self, first: Tensor) -> Tensor:
         return spans.of_integers(self._without_padding(first, -1)) & self._real_parts()
-
-    @cached
-    def _both_real(self) -> Tensor:
-        return self.position_mask.unsqueeze(-1) & self.position_mask.unsqueeze(-2)
 
 
 def _split_spans(span_scores: Tensor) -> Tuple[torch.Size, int]:
