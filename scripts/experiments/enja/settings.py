@@ -84,7 +84,7 @@ MODELS = {
         "--label-smoothing 0.1 --pairwise-l2 0.0005 --max-tokens 2000".split(),
         epochs=5,
         trial_epochs=2,
-        grid=_grid(("0.002", "0.2"), ("0.002", "0.3"), ("0.004", "0.2"), ("0.008", "0.2")),
+        grid=_grid(("0.002", "0.2"), ("0.002", "0.3"), ("0.004", "0.2"), ("0.008", "0.2"), ("0.016", "0.2")),
     ),
 }
 TINY = "--encoder-embed-dim 8 --encoder-hidden-size 8 --decoder-embed-dim 8 --decoder-hidden-size 8".split()
