@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,14 @@ def run_fairseq():
     commands = FairseqCommands()
     yield commands
     commands.close()
+
+
+@pytest.fixture(scope="module")
+def forked_python(run_fairseq):
+    """``sys.executable`` starts programs in processes that have imported fairseq already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", run_fairseq.python)
+        yield
 
 
 def _write_split(prefix, pairs):

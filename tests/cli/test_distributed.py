@@ -12,6 +12,8 @@ from two_processes import check_processes_stay_equal_and_every_parameter_learns,
 
 import fairseq_structattn  # noqa: F401  (lets torch load checkpoints)
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 PACKAGE = Path(__file__).resolve().parents[2] / "fairseq_structattn"
 UPDATES = 4
 # What one process reads as a batch of 8 are two batches of 4 for two: sentences stay in order (--curriculum), and none

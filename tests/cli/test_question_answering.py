@@ -19,6 +19,8 @@ import fairseq_structattn  # noqa: F401  (repairs the loading of checkpoints)
 ROOT = Path(__file__).resolve().parents[2]
 from helpers_scripts import load_script  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 PACKAGE = ROOT / "fairseq_structattn"
 PEOPLE, PLACES, THINGS = ("Ann", "Bob", "Cid"), ("hall", "yard", "attic"), ("milk", "ball")
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from two_processes import check_processes_stay_equal_and_every_parameter_learns
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = "--embed-dim 8 --hidden-size 8 --parser-hidden-size 4 --init-std 0.3 --dropout 0".split()
 

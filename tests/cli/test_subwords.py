@@ -17,6 +17,8 @@ sentencepiece = pytest.importorskip("sentencepiece")
 
 import sacrebleu  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = REPOSITORY / "fairseq_structattn"
 SIZES = "--encoder-embed-dim 32 --encoder-hidden-size 32 --encoder-layers 1 --decoder-embed-dim 32"

@@ -21,6 +21,8 @@ from helpers_scripts import SCRIPTS, load_script
 from fairseq_structattn.analysis.attention_records import AttentionRecord
 from fairseq_structattn.analysis.paired_tests import p_value, sentence_statistics
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 HERE = SCRIPTS / "experiments" / "enja"
 prepare = load_script("experiments/enja/prepare.py")
 report = load_script("experiments/enja/report.py")

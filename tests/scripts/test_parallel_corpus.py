@@ -6,6 +6,8 @@ import os
 import pytest
 from helpers_scripts import load_script
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 parallel_corpus = load_script("prepare/parallel_corpus.py")
 
 

@@ -5,6 +5,8 @@ from collections import Counter
 import pytest
 from helpers_scripts import load_script
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 conllu = load_script("prepare/conllu.py")
 conllu_heads = load_script("prepare/conllu_heads.py")
 

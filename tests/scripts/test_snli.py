@@ -5,6 +5,8 @@ import json
 import pytest
 from helpers_scripts import load_script
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 snli = load_script("prepare/snli.py")
 PAIRS = [
     ("( ( A dog ) ( runs . ) )", "( A ( dog sleeps ) )", "contradiction"),

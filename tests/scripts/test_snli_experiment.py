@@ -17,6 +17,8 @@ from helpers_scripts import SCRIPTS, load_script
 
 import fairseq_structattn  # noqa: F401  (registers the architectures)
 
+pytestmark = pytest.mark.usefixtures("forked_python")
+
 HERE = SCRIPTS / "experiments" / "snli"
 report = load_script("experiments/snli/report.py")
 prepare = load_script("experiments/snli/prepare.py")
