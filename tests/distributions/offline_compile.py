@@ -2,7 +2,8 @@
 
     python offline_compile.py fairseq_structattn.distributions.linear_chain.cuda
 
-A line of JSON for each entry of the module's ``CONFIGURATIONS`` and each architecture. Triton must not be interpreting.
+A line of JSON for each entry of the module's ``CONFIGURATIONS`` and each architecture; for the older one, of the
+largest configuration of each kernel alone, because compiling takes seconds. Triton must not be interpreting.
 """
 
 import glob
@@ -66,8 +67,10 @@ def assemble(path, target, output):
 
 
 def main(module):
-    for kernel, arguments, constants, num_warps in importlib.import_module(module).CONFIGURATIONS:
-        for capability in CAPABILITIES:
+    configurations = importlib.import_module(module).CONFIGURATIONS
+    largest = {kernel: number for number, (kernel, *_) in enumerate(configurations)}
+    for number, (kernel, arguments, constants, num_warps) in enumerate(configurations):
+        for capability in CAPABILITIES if number in largest.values() else CAPABILITIES[-1:]:
             used = resources(compile_kernel(kernel, arguments, constants, num_warps, capability))
             entry = dict(kernel=kernel.__name__, constants=constants, num_warps=num_warps, capability=capability)
             print(json.dumps(dict(entry, **used)))

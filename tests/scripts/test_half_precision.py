@@ -16,17 +16,19 @@ def half_precision():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_kind_of_model_learns(half_precision, precision, tiny_corpus, tmp_path, monkeypatch):
-    """Those that run all steps at once and those that go step by step, chains, and trees on either side."""
+    """Those that run all steps at once and those that go step by step, chains, and trees on either side; one of them in
+    the precisions that are handled as another is."""
     output = tmp_path / "results.json"
     systems = ["crf", "luong_general_input_feeding", "bahdanau", "tree", "treedec"]
+    systems = systems if precision in ("fp16", "bf16") else systems[:1]
     arguments = [str(tiny_corpus.bin), "--device", "cpu", "--sizes", "tiny", "--max-tokens", "300", "--batches", "4"]
-    arguments += ["--updates", "24", "--systems", ",".join(systems), "--precisions", precision, "--output", str(output)]
+    arguments += ["--updates", "16", "--systems", ",".join(systems), "--precisions", precision, "--output", str(output)]
     monkeypatch.setattr("sys.argv", ["half_precision.py", *arguments])
     half_precision.main()
     rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert [row["system"] for row in rows] == systems
     for row in rows:
-        assert row["updates"] == 24 and row["skipped"] == 0
+        assert row["updates"] == 16 and row["skipped"] == 0
         assert row["last_loss"] < row["first_loss"]
         assert (row["last_loss_scale"] is None) == (precision in ("fp32", "bf16"))
 
