@@ -236,9 +236,10 @@ def test_forbidden_pairs_of_states(case):
 
 
 @every_kernel
-@pytest.mark.parametrize("seen", (True, False))
+@pytest.mark.parametrize("seen", (pytest.param(True, marks=pytest.mark.gpu), False))
 def test_finite_masks(case, seen, monkeypatch):
-    """Where values are looked at, and where some structure does without any; both are those of the specification."""
+    """Where values are looked at, which the kernels do not notice, and where some structure does without any; both are
+    those of the specification."""
     potentials, largest = draw(case, dtype=torch.float32), torch.finfo(torch.float32).max
     if seen:
         masked = {name: torch.rand(scores.shape).to(DEVICE) < 0.3 for name, scores in potentials.items()}
