@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from . import integers, k_best
+from .gumbel import RelaxedSample, relaxed_choice
 from .registry import register_distribution
 from .semirings import NEGATIVE_INFINITY, LogSemiring, one_hot_sample
 from .structured import StructuredDistribution, cached, split_positions
@@ -38,6 +39,8 @@ class Categorical(StructuredDistribution):
         >>> attention.entropy()
         tensor(0.9003)
     """
+
+    has_rsample = True
 
     def __init__(self, logits: Tensor, lengths: Optional[Tensor] = None, validate_args: Optional[bool] = None) -> None:
         batch_shape, max_length = split_positions("logits", logits)
@@ -108,6 +111,15 @@ class Categorical(StructuredDistribution):
     def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         marginals = self._inferred[1].expand(sample_shape + self.batch_shape + (self.max_length,))
         return one_hot_sample(marginals, -1, generator) if self.max_length > 0 else marginals
+
+    def _relaxed_sample(
+        self, sample_shape: torch.Size, temperature: float, generator: Optional[torch.Generator]
+    ) -> RelaxedSample:
+        logits = self._masked_logits(self.compute_dtype)
+        if self.max_length == 0:
+            nothing = logits.expand(sample_shape + logits.shape)
+            return RelaxedSample(nothing, nothing)
+        return relaxed_choice(logits.expand(sample_shape + logits.shape), temperature, generator)
 
     def _in_support(self, structure: Tensor) -> Tensor:
         parts = self._without_padding(structure.to(self.compute_dtype))

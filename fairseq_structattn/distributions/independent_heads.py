@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import categorical
 from .arcs import ArcDistribution
+from .gumbel import RelaxedSample, relaxed_choice
 from .semirings import NEGATIVE_INFINITY, LogSemiring, one_hot_sample
 from .structured import cached
 
@@ -37,6 +38,7 @@ class IndependentHeads(ArcDistribution):
     """
 
     _self_arcs = True
+    has_rsample = True
 
     @property
     def support_size(self) -> Tensor:
@@ -67,6 +69,13 @@ class IndependentHeads(ArcDistribution):
     def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         probabilities = categorical.probabilities(self._scores_of_heads(self.compute_dtype))
         return self._arcs(one_hot_sample(probabilities.expand(sample_shape + probabilities.shape), -1, generator))
+
+    def _relaxed_sample(
+        self, sample_shape: torch.Size, temperature: float, generator: Optional[torch.Generator]
+    ) -> RelaxedSample:
+        scores = self._scores_of_heads(self.compute_dtype)
+        drawn = relaxed_choice(scores.expand(sample_shape + scores.shape), temperature, generator)
+        return RelaxedSample(self._arcs(drawn.structures), self._arcs(drawn.relaxed))
 
     def _structure_name(self) -> str:
         return f"heads of {self.max_length} words"

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions.kl import register_kl
 
 from . import finite_masks, k_best
+from .gumbel import RelaxedSample
 from .integers import NOTHING
 from .k_best import TopK
 from .operations import has_values, is_compiling
@@ -202,6 +203,46 @@ class StructuredDistribution(TorchInterface, ABC):
         self._check_unchanged()
         with torch.no_grad(), self._full_precision():
             return self._public_parts(self._sample(torch.Size(sample_shape), generator))
+
+    def rsample(
+        self,
+        sample_shape: Sequence[int] = (),
+        generator: Optional[torch.Generator] = None,
+        temperature: float = 1.0,
+    ) -> Tensor:
+        """Samples ``[*sample_shape, *batch, *event]`` as indicators of parts, whose gradient is that of a relaxation:
+        straight-through, hence biased. At a low temperature the relaxation is closer to the structure, and its gradient
+        varies more. ``has_rsample`` says whether a distribution has it:
+
+        * ``Categorical``, ``IndependentHeads``: Gumbel-softmax. Samples are exact.
+        * ``LinearChain``: Gumbel-CRF, see :mod:`.gumbel_crf`. Samples are exact.
+        * Trees: perturb-and-MAP, the best tree after Gumbel noise on the score of each arc, relaxed to the marginals of
+          these scores (Papandreou & Yuille, ICCV 2011; Corro & Titov, ICLR 2019, relax the same maximum). Samples are
+          not exact: their distribution is close to p, but not p.
+
+        Args:
+            sample_shape: ``()`` by default.
+            generator: see :meth:`sample`.
+            temperature: of the relaxation, greater than 0; 1 by default.
+
+        Raises:
+            NotImplementedError: the distribution has none.
+            ValueError: a temperature that is not greater than 0.
+        """
+        if not self.has_rsample:
+            raise NotImplementedError(f"{type(self).__name__} has no rsample; use sample, which has no gradient")
+        if not temperature > 0:
+            raise ValueError(f"temperature is {temperature!r}; it must be greater than 0")
+        self._check_unchanged()
+        with self._full_precision():
+            drawn = self._relaxed_sample(torch.Size(sample_shape), temperature, generator)
+            return self._public_parts(drawn.straight_through())
+
+    def _relaxed_sample(
+        self, sample_shape: torch.Size, temperature: float, generator: Optional[torch.Generator]
+    ) -> RelaxedSample:
+        """Samples and relaxations in the shape of structures, provided by a subclass with ``has_rsample``."""
+        raise NotImplementedError
 
     def log_prob(self, parts: Tensor) -> Tensor:
         """log p of structures given as indicators of parts, ``[*sample, *batch, *event]`` or broadcastable to it.

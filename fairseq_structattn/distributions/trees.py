@@ -8,6 +8,7 @@ from torch import Tensor
 
 from .arcs import ArcDistribution
 from .backend import implementation, prefers_float32
+from .gumbel import RelaxedSample, gumbel_noise
 from .semirings import NEGATIVE_INFINITY
 from .structured import StructuredDistribution, cached
 
@@ -45,6 +46,7 @@ class DependencyTree(ArcDistribution):
         super().__init__(arc_scores, lengths, validate_args)
 
     needs_arcs = True
+    has_rsample = True
 
     @classmethod
     def from_scores(  # type: ignore[override]
@@ -110,6 +112,14 @@ class DependencyTree(ArcDistribution):
     def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         heads = self._algorithms().sample(*self._problem(), sample_shape.numel(), generator=generator)
         return self._arcs_of(heads.reshape(sample_shape + self.batch_shape + (self.max_length,)))
+
+    def _relaxed_sample(
+        self, sample_shape: torch.Size, temperature: float, generator: Optional[torch.Generator]
+    ) -> RelaxedSample:
+        (scores,) = self._usable_potentials
+        perturbed = scores + gumbel_noise(sample_shape + scores.shape, scores, generator)
+        best = self._with_scores(perturbed.detach()).argmax
+        return RelaxedSample(best, self._with_scores(perturbed / temperature).marginals)
 
     def _in_support(self, structure: Tensor) -> Tensor:
         words = self.position_mask

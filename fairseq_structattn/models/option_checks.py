@@ -1,7 +1,10 @@
 """Declaration and checks of options, shared by the dataclasses of all models."""
 
 from dataclasses import field
-from typing import Collection
+from typing import Collection, Iterable
+
+from fairseq_structattn.distributions import get_distribution
+from fairseq_structattn.modules.estimators import RSAMPLE
 
 
 def option(default, text: str):
@@ -19,6 +22,14 @@ def check_choices(options, **allowed: Collection[str]) -> None:
     for name, values in allowed.items():
         if getattr(options, name) not in values:
             raise ValueError(f"{flag(name)} {getattr(options, name)}: not known, choose from {', '.join(values)}")
+
+
+def check_estimators(options, distributions: Iterable[str]) -> None:
+    """Raises ValueError if an estimator of `options` needs what one of the registered distributions does not have."""
+    for name in ("attention_estimator", "attention_estimator_generation"):
+        for distribution in distributions:
+            if getattr(options, name) == RSAMPLE and not get_distribution(distribution).has_rsample:
+                raise ValueError(f"{flag(name)} {RSAMPLE}: {distribution} does not have it, choose straight-through")
 
 
 def check_at_least(options, least: float, *names: str) -> None:

@@ -8,6 +8,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq_structattn.distributions import distribution_names, get_distribution
 from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.distributions.trees import ROOTS
+from fairseq_structattn.models.option_checks import check_estimators
 from fairseq_structattn.modules.attention import NORMALIZATIONS
 from fairseq_structattn.modules.bridge import STARTS
 from fairseq_structattn.modules.couplings import COUPLINGS, SHARED_COUPLINGS
@@ -168,8 +169,13 @@ class RNNOptions(FairseqDataclass):
                 f"--attention-coverage {self.attention_coverage} has no meaning with --attention-distribution "
                 f"{NO_ATTENTION}: leave it out or choose a distribution"
             )
+        self._check_estimators()
         self._check_score()
         self._check_embeddings()
+
+    def _check_estimators(self) -> None:
+        if self.attention_distribution != NO_ATTENTION:
+            check_estimators(self, [self.attention_distribution])
 
     def _check_score(self) -> None:
         compares = self.attention_distribution != NO_ATTENTION and issubclass(get_score(self.attention_score), DotScore)

@@ -8,7 +8,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq_structattn.distributions import distribution_names
 from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.distributions.trees import ROOTS
-from fairseq_structattn.models.option_checks import check_at_least, check_choices, flag, option
+from fairseq_structattn.models.option_checks import check_at_least, check_choices, check_estimators, flag, option
 from fairseq_structattn.modules.attention import NORMALIZATIONS
 from fairseq_structattn.modules.estimators import ESTIMATORS, EXPECTATION, estimators_help
 from fairseq_structattn.modules.head_groups import SOFTMAX, HeadShare, is_over_arcs, parse_heads
@@ -168,6 +168,7 @@ class TransformerOptions(FairseqDataclass):
         sizes = given.decoder_layers, given.decoder_attention_heads
         of_decoder = self.cross_attention(*sizes)
         self.attending(of_decoder, *sizes)
+        check_estimators(self, [share.distribution for plan in (of_encoder, of_decoder) for share in plan.shares])
         _check_of_fairseq(given, [of_encoder, of_decoder])
 
     def _plan(self, name: str, layers: int, heads: int) -> AttentionPlan:

@@ -112,6 +112,7 @@ class StructuredAttention(nn.Module):
             raise ValueError(f"coverage is {coverage!r}; choose one of: {', '.join(COVERAGES)}")
         self.score = build_score(score, query_dim, source_dim, hidden_dim or query_dim)
         self.distribution = get_distribution(distribution)
+        self.estimator.check(distribution, self.distribution)
         self.scale = scale
         self.normalize = normalize
         from_scores: Callable[..., StructuredDistribution] = self.distribution.from_scores

@@ -1,16 +1,18 @@
 """What attention takes from a distribution over structures: its expectation, or one structure."""
 
-from typing import Dict
+from typing import Dict, Type
 
 from torch import Tensor
 
 from fairseq_structattn.distributions import StructuredDistribution
 
-EXPECTATION, SAMPLE, STRAIGHT_THROUGH, ARGMAX = "expectation", "sample", "straight-through", "argmax"
+EXPECTATION, SAMPLE, ARGMAX = "expectation", "sample", "argmax"
+STRAIGHT_THROUGH, RSAMPLE = "straight-through", "rsample"
 ESTIMATORS: Dict[str, str] = {
     EXPECTATION: "marginals, with their exact gradient",
     SAMPLE: "an exact sample, without a gradient for the scores",
     STRAIGHT_THROUGH: "an exact sample, with the gradient of the marginals",
+    RSAMPLE: "a sample of softmax, chains or trees, with the gradient of its relaxation",
     ARGMAX: "the most likely structure, without a gradient for the scores",
 }
 
@@ -41,6 +43,11 @@ class Estimator:
                 raise ValueError(f"{name} is {value!r}; choose one of: {', '.join(ESTIMATORS)}")
         self.training, self.generation = training, generation
 
+    def check(self, name: str, distribution: Type[StructuredDistribution]) -> None:
+        """Raises ValueError if the distribution registered as `name` has no ``rsample``, and that is asked for."""
+        if RSAMPLE in (self.training, self.generation) and not distribution.has_rsample:
+            raise ValueError(f"estimator is {RSAMPLE!r}, which {name} does not have; choose {STRAIGHT_THROUGH}")
+
     def positions(self, distribution: StructuredDistribution, is_training: bool) -> Tensor:
         """How much each position is selected, ``[*batch, n]``: probabilities, or 0 and 1; over arcs, numbers of
         dependents."""
@@ -60,7 +67,9 @@ class Estimator:
 
 
 def _structure(distribution: StructuredDistribution, name: str) -> Tensor:
-    return distribution.argmax if name == ARGMAX else distribution.sample()
+    if name == ARGMAX:
+        return distribution.argmax
+    return distribution.rsample() if name == RSAMPLE else distribution.sample()
 
 
 def _with_gradient(value: Tensor, of: Tensor) -> Tensor:

@@ -141,6 +141,7 @@ class PositionHeads(HeadGroup):
         super().__init__(share)
         self.distribution = get_distribution(share.distribution)
         self.scale, self.normalize, self.estimator = settings.scale, settings.normalize, settings.estimator
+        self.estimator.check(share.distribution, self.distribution)
         sizes = {"max_segment_length": settings.max_segment_length}
         shapes = self.distribution.parameter_shapes(**{name: sizes[name] for name in self.distribution.shape_options})
         self.tables = nn.ParameterDict(
@@ -183,6 +184,7 @@ class ArcHeads(HeadGroup):
     def __init__(self, share: HeadShare, settings: Settings):
         super().__init__(share)
         self.heads_of, self.estimator = heads_of(share.distribution, settings.roots), settings.estimator
+        self.estimator.check(share.distribution, get_distribution(share.distribution))
         size = settings.head_dim
         self.root_key = nn.Parameter(torch.empty(share.heads, size).normal_(std=size**-0.5))
         # At first, words attached to the root receive nothing.

@@ -137,7 +137,7 @@ def test_log_prob_of_integers_with_samples_and_broadcasting(case):
 @each_case
 def test_shapes_moments_and_support(case):
     distribution = build(case, False)
-    assert isinstance(distribution, Distribution) and not distribution.has_rsample
+    assert isinstance(distribution, Distribution)
     assert distribution.batch_shape + distribution.event_shape == distribution.marginals.shape
     assert distribution.mean is distribution.marginals
     close(distribution.variance, distribution.mean * (1 - distribution.mean), 0)
@@ -147,8 +147,11 @@ def test_shapes_moments_and_support(case):
     assert distribution.support.check(samples).all() and not distribution.support.check(samples + 0.5).any()
     for name, constraint in distribution.arg_constraints.items():
         assert constraint.check(getattr(distribution, name)).all()
-    with pytest.raises(NotImplementedError):
-        distribution.rsample()
+    if distribution.has_rsample:
+        assert distribution.support.check(distribution.rsample((2,))).all()
+    else:
+        with pytest.raises(NotImplementedError):
+            distribution.rsample()
 
 
 @on_every_backend

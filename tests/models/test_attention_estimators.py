@@ -24,10 +24,17 @@ def test_translation_with_the_best_structure(arch):
         assert_close(hypotheses[0]["positional_scores"], forced, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("arch", MODELS)
-def test_straight_through_trains(arch):
+@pytest.mark.parametrize(
+    "arch, name",
+    [
+        *((arch, "straight-through") for arch in MODELS),
+        ("structattn_rnn_crf", "rsample"),
+        ("transformer, trees", "rsample"),
+    ],
+)
+def test_they_train(arch, name):
     torch.manual_seed(0)
-    model = build(arch, attention_estimator="straight-through", dropout=0.0).train()
+    model = build(arch, attention_estimator=name, dropout=0.0).train()
     optimizer, losses = torch.optim.Adam(model.parameters(), 0.01), []
     for _ in range(30):
         loss = -log_probs(model, batch(SOURCE, TARGET)).sum()

@@ -20,6 +20,10 @@ SOURCE, TARGET = sentences([5, 3, 7]), sentences([4, 6, 2], seed=1)
         ({"attention_score": "cosine"}, "--attention-score cosine: not known, choose from additive"),
         ({"attention_query": "next"}, "--attention-query next: not known, choose from current, previous"),
         ({"attention_normalize": "max"}, "--attention-normalize max: not known"),
+        (
+            {"attention_estimator": "rsample", "attention_distribution": "sigmoid"},
+            "--attention-estimator rsample: sigmoid does not have it, choose straight-through",
+        ),
         ({"attention_estimator": "hard"}, "--attention-estimator hard: not known, choose from expectation, sample,"),
         ({"attention_estimator_generation": "soft"}, "--attention-estimator-generation soft: not known"),
         ({"attention_couplings": "all"}, "--attention-couplings all: not known, choose from shared, query, neighbours"),

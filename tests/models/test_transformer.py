@@ -126,6 +126,10 @@ def test_settings_reach_the_heads():
         ({"encoder_self_attention_heads": "softmax:9"}, "--encoder-self-attention-heads: 'softmax:9'"),
         ({"encoder_self_attention_layers": "first"}, "--encoder-self-attention-layers first: write all"),
         ({"attention_normalize": "mean"}, "--attention-normalize mean: not known"),
+        (
+            {"cross_attention_heads": "softmax:3,sigmoid:1", "attention_estimator_generation": "rsample"},
+            "--attention-estimator-generation rsample: sigmoid does not have it, choose straight-through",
+        ),
         ({"attention_estimator": "hard"}, "--attention-estimator hard: not known, choose from expectation, sample,"),
         ({"attention_max_segment_length": 0}, "--attention-max-segment-length 0: must be at least 1"),
         ({"attention_scale": 0.0}, "--attention-scale 0.0: must be greater than 0"),

@@ -7,7 +7,15 @@ from torch.testing import assert_close
 from fairseq_structattn.distributions import ProjectiveTree, get_distribution
 from fairseq_structattn.modules import SourceAttention, StructuredAttention, StructuredMultiheadAttention
 from fairseq_structattn.modules.attention import scaled
-from fairseq_structattn.modules.estimators import ARGMAX, ESTIMATORS, EXPECTATION, SAMPLE, STRAIGHT_THROUGH, Estimator
+from fairseq_structattn.modules.estimators import (
+    ARGMAX,
+    ESTIMATORS,
+    EXPECTATION,
+    RSAMPLE,
+    SAMPLE,
+    STRAIGHT_THROUGH,
+    Estimator,
+)
 from fairseq_structattn.modules.source_attention import UniformArcs
 
 LENGTHS = torch.tensor([4, 2])
@@ -69,9 +77,9 @@ def test_parts_are_whole_structures():
     tree = ProjectiveTree(torch.randn(3, 5, 4, requires_grad=True))
     assert torch.equal(Estimator(ARGMAX).parts(tree, True), tree.argmax)
     assert torch.equal(Estimator().parts(tree, True), tree.marginals)
-    for name in (SAMPLE, STRAIGHT_THROUGH):
+    for name in (SAMPLE, STRAIGHT_THROUGH, RSAMPLE):
         drawn = Estimator(name).parts(tree, True)
-        assert tree.support.check(drawn.detach()).all() and drawn.requires_grad == (name == STRAIGHT_THROUGH)
+        assert tree.support.check(drawn.detach()).all() and drawn.requires_grad == (name != SAMPLE)
 
 
 def attention(**options):
@@ -98,7 +106,9 @@ def parser(**options):
 
 
 @pytest.mark.parametrize("build", [attention, multihead, parser])
-@pytest.mark.parametrize("names", [(SAMPLE, EXPECTATION), (STRAIGHT_THROUGH, ARGMAX), (EXPECTATION, SAMPLE)])
+@pytest.mark.parametrize(
+    "names", [(SAMPLE, EXPECTATION), (STRAIGHT_THROUGH, ARGMAX), (EXPECTATION, SAMPLE), (RSAMPLE, ARGMAX)]
+)
 def test_training_and_generation_have_their_own(build, names):
     module, weights = build(estimator=names[0], generation_estimator=names[1])
     for mode, name in zip((True, False), names):
@@ -109,12 +119,13 @@ def test_training_and_generation_have_their_own(build, names):
         assert torch.equal(found, weights().detach()) == (name in (EXPECTATION, ARGMAX))
 
 
-def test_straight_through_trains_the_scores():
-    module, weights = multihead(estimator=STRAIGHT_THROUGH)
+@pytest.mark.parametrize("name", [STRAIGHT_THROUGH, RSAMPLE])
+def test_scores_are_trained(name):
+    module, weights = multihead(estimator=name)
     weights().square().sum().backward()
-    for name, parameter in module.named_parameters():
-        if name.startswith(("q_proj.weight", "groups.0", "groups.1.root_key")):
-            assert parameter.grad.abs().sum() > 0, name
+    for own, parameter in module.named_parameters():
+        if own.startswith(("q_proj.weight", "groups.0", "groups.1.root_key")):
+            assert parameter.grad.abs().sum() > 0, own
 
 
 def test_selecting_nothing_is_no_division_by_nothing(scores):
@@ -130,4 +141,10 @@ def test_selecting_nothing_is_no_division_by_nothing(scores):
 def test_other_names_are_refused(names):
     with pytest.raises(ValueError, match=r"estimator is 'hard'; choose one of: expectation, sample, straight-through"):
         Estimator(*names)
-    assert set(ESTIMATORS) == {EXPECTATION, SAMPLE, STRAIGHT_THROUGH, ARGMAX}
+    with pytest.raises(
+        ValueError, match="estimator is 'rsample', which sigmoid does not have; choose straight-through"
+    ):
+        StructuredAttention(4, 4, distribution="sigmoid", estimator=RSAMPLE)
+    with pytest.raises(ValueError, match="which sigmoid does not have"):
+        StructuredMultiheadAttention(8, 2, heads="sigmoid", generation_estimator=RSAMPLE)
+    assert set(ESTIMATORS) == {EXPECTATION, SAMPLE, STRAIGHT_THROUGH, RSAMPLE, ARGMAX}

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from .. import finite_masks, integers
 from ..backend import implementation, prefers_float32
+from ..gumbel import RelaxedSample
+from ..gumbel_crf import relaxed_states
 from ..pairwise import broadcasts, check_pairwise, mask_edges
 from ..registry import register_distribution
 from ..semirings import NEGATIVE_INFINITY
@@ -120,6 +122,7 @@ class LinearChain(StructuredDistribution):
         return cls(fields, F.pad(couplings[..., None, None], (1, 0, 1, 0)), lengths)
 
     selects_segments = True
+    has_rsample = True
 
     @classmethod
     def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
@@ -328,6 +331,17 @@ class LinearChain(StructuredDistribution):
         chain, count = self._scores(self.compute_dtype), sample_shape.numel()
         numbers = self._algorithms().sample(chain, count, generator=generator)
         return self._indicator(numbers.reshape(sample_shape + numbers.shape[1:]))
+
+    def _relaxed_sample(
+        self, sample_shape: torch.Size, temperature: float, generator: Optional[torch.Generator]
+    ) -> RelaxedSample:
+        states = self._states(self.marginals.to(self.compute_dtype))
+        edges = self.edge_marginals.to(self.compute_dtype)
+        possible = (self._log_normaliser() > NEGATIVE_INFINITY)[..., None, None]
+        drawn = relaxed_states(states * possible, edges, self.lengths, sample_shape, temperature, generator)
+        if not self._binary:
+            return drawn
+        return RelaxedSample(drawn.structures[..., 1], drawn.relaxed[..., 1])
 
     def _check_comparable(self, other: StructuredDistribution) -> None:
         super()._check_comparable(other)
