@@ -9,7 +9,8 @@ all of them alike; ``ratio`` is the median, over turns, of a library's time divi
 pass together. ``peak_mb`` is the peak memory that both passes add to a fresh process, or to the GPU. On a GPU times are
 measured on the device: its queue is kept full, so that they exclude the launch overhead of Python. ``copy`` is the time
 to copy scores and gradients on a GPU. A library that is not installed is left out. For jobs about another quantity,
-``marginals`` is the time of this package's marginals from the same scores.
+``marginals`` is the time of this package's marginals from the same scores. ``--jobs cliffs`` compares cases that need
+more than the simplest one, such as impossible states, with the simplest one: ``ratio`` of the line ``cliff``.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from fairseq_structattn.distributions.kernels import triton_launch
 OURS = "fairseq_structattn"
 COPY = "copy"
 MARGINALS = "marginals"
+CLIFF = "cliff"
 WITH_PAPER = ("reference", "paper")
 # Items whose results are compared; in float64 and with a tape over the recursion, all would take long.
 CHECKED = 4
@@ -191,6 +193,46 @@ def quantity_of_chains(
     return systems
 
 
+def cliff(simple: Callable[[Tensor], Tensor], special: Callable[[Tensor], Tensor]) -> Callable[..., Dict[str, System]]:
+    """Two functions of this package of the same scores: the simplest case, and one that needs more."""
+
+    def systems(scores: Tensor, upstream: Tensor) -> Dict[str, System]:
+        made = ours(simple, scores, upstream=upstream)
+        made[CLIFF] = System([scores], upstream, special, identity)
+        return made
+
+    return systems
+
+
+TABLE = torch.tensor([[0.3, -0.2], [-0.4, 0.6]])
+FORBIDDING = torch.tensor([[0.3, -math.inf], [-0.4, 0.6]])
+
+
+def _chain(table: Tensor = TABLE, **options) -> Callable[[Tensor], Tensor]:
+    return lambda scores: LinearChain(scores, table.to(scores), **options).marginals
+
+
+def _chain_with_tables(scores: Tensor) -> Tensor:
+    tables = TABLE.to(scores).expand(*scores[..., 1:].shape, 2, 2)
+    return LinearChain(scores, tables.contiguous()).marginals
+
+
+def _chain_of_states(scores: Tensor) -> Tensor:
+    states = torch.stack((torch.zeros_like(scores), scores), -1)
+    return LinearChain(states, TABLE.to(scores), num_states=2).marginals[..., 1]
+
+
+def _masked_chain(scores: Tensor) -> Tensor:
+    return LinearChain(scores.masked_fill(scores > 1, -1e9), TABLE.to(scores)).marginals
+
+
+def _tree(kind: type, scale: float = 1.0, forbid: bool = False) -> Callable[[Tensor], Tensor]:
+    def marginals(scores: Tensor) -> Tensor:
+        return kind((scale * scores).masked_fill(scores > 1, -math.inf) if forbid else scale * scores).marginals
+
+    return marginals
+
+
 def state_chains(edges: Tensor, upstream: Tensor) -> Dict[str, System]:
     """Chains of K states with scores and marginals of edges, ``[batch, n-1, K, K]``."""
     torch_struct = load("torch_struct")
@@ -288,6 +330,30 @@ JOBS = {
         *(Job("spanning tree", SPANNING, (256, n + 1, n)) for n in (32, 64)),
         Job("spanning tree, deviation 30", SPANNING, (256, 65, 64), 30.0),
     ],
+    "cliffs": [
+        *(
+            Job(f"binary chain, {name}", cliff(_chain(), special), (960, 30), thorough=False)
+            for name, special in (
+                ("an impossible pair of states", _chain(FORBIDDING)),
+                ("scores of both ends", _chain(start=TABLE[0], end=TABLE[1])),
+                ("an impossible first state", _chain(start=FORBIDDING[0])),
+                ("num_states=2", _chain_of_states),
+                ("a table for each edge", _chain_with_tables),
+                ("couplings of 100", _chain(100 * TABLE)),
+                ("scores of 100", lambda scores: _chain()(100 * scores)),
+                ("masks of −1e9", _masked_chain),
+            )
+        ),
+        *(
+            Job(f"{name}, {case}", cliff(_tree(kind), _tree(kind, *options)), (32, 51, 50), thorough=False)
+            for name, kind in (("projective tree", ProjectiveTree), ("spanning tree", SpanningTree))
+            for case, options in (
+                ("impossible arcs", (1.0, True)),
+                ("deviation 30", (30.0,)),
+                ("deviation 100", (100.0,)),
+            )
+        ),
+    ],
     # To try the script out, also in Triton's interpreter.
     "tiny": [
         Job("binary chain", binary_chains, (5, 4)),
@@ -303,7 +369,8 @@ def errors(job: Job, device: torch.device) -> Dict[str, Optional[float]]:
     exact = job.draw(CHECKED, device, torch.float64)[f"{OURS} reference"].run(device)[:2]
     systems = job.draw(CHECKED, device)
     return {
-        name: None if name in (COPY, MARGINALS) else _error(system, exact, device) for name, system in systems.items()
+        name: None if name in (COPY, MARGINALS, CLIFF) else _error(system, exact, device)
+        for name, system in systems.items()
     }
 
 
