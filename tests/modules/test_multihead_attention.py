@@ -9,7 +9,7 @@ from torch.testing import assert_close
 pytest.importorskip("fairseq")
 from fairseq.modules import MultiheadAttention  # noqa: E402
 
-from fairseq_structattn.distributions import Bernoulli, LinearChain, ProjectiveTree, SpanningTree
+from fairseq_structattn.distributions import Bernoulli, LinearChain, ProjectiveTree, SpanningTree, distribution_names
 from fairseq_structattn.modules import multihead_attention, right_padding
 from fairseq_structattn.modules.head_groups import HeadShare, parse_heads
 from fairseq_structattn.modules.multihead_attention import StructuredMultiheadAttention, structured
@@ -237,6 +237,22 @@ def test_observed_heads(cross, heads):
     with pytest.raises(ValueError, match="there is no head 6; the heads are numbered from 0 to 5"):
         with module.observe(6):
             pass
+
+
+@pytest.mark.parametrize("name", [name for name in distribution_names() if name != "softmax"])
+def test_heads_of_every_distribution(name):
+    """Sentences padded on the left have what they have alone, and every parameter has a gradient."""
+    if "max" in name:
+        pytest.importorskip("entmax")
+    module, mask = made(heads=f"{name}:2,softmax"), MASKS["left"]
+    attended, weights = module(states(), states(), states(), mask, need_head_weights=True)
+    for item in range(BATCH):
+        sentence = states()[~mask[item], item : item + 1]
+        alone, own = module(sentence, sentence, sentence, need_head_weights=True)
+        assert_close(attended[~mask[item], item], alone[:, 0])
+        assert_close(weights[:, item][:, ~mask[item]][:, :, ~mask[item]], own[:, 0])
+    attended[~mask.t()].square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in module.groups.parameters())
 
 
 @pytest.mark.parametrize("kind, heads", [(LinearChain, "linear-chain:4,softmax"), (ProjectiveTree, "projective-tree")])
