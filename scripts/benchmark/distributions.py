@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fairseq_structattn.analysis.files import check_outputs, command
 from fairseq_structattn.analysis.results import machine, replace_rows, versions
-from fairseq_structattn.distributions import LinearChain, ProjectiveTree, SpanningTree, use_backend
+from fairseq_structattn.distributions import BinaryTree, LinearChain, ProjectiveTree, SpanningTree, use_backend
 from fairseq_structattn.distributions.kernels import triton_launch
 
 OURS = "fairseq_structattn"
@@ -304,6 +304,33 @@ def trees(cls: type, torch_struct_name: str, supar_name: str) -> Callable[[Tenso
     return systems
 
 
+def constituents(spans: Tensor, upstream: Tensor) -> Dict[str, System]:
+    """Binary trees with scores of spans ``[batch, n, n]``, by their first and last word."""
+    torch_struct, structs = load("torch_struct"), load("supar.structs")
+    upstream = upstream.triu()
+    made = ours(lambda scores: BinaryTree(scores).marginals, spans, upstream=upstream)
+    if torch_struct:
+        made["torch-struct"] = System(
+            [spans.unsqueeze(-1)],
+            upstream.unsqueeze(-1),
+            lambda scores: torch_struct.TreeCRF(scores).marginals,
+            lambda found: found.squeeze(-1).triu(),
+        )
+    if structs:
+        made["SuPar"] = System(
+            [_between_words(spans)],
+            _between_words(upstream),
+            lambda scores: structs.ConstituencyCRF(scores).marginals,
+            lambda found: found[:, :-1, 1:].triu(),
+        )
+    return made
+
+
+def _between_words(spans: Tensor) -> Tensor:
+    """From ``[batch, n, n]``, by first and last word, to ``[batch, n+1, n+1]``, by the places before and after."""
+    return torch.nn.functional.pad(spans, (1, 0, 0, 1))
+
+
 PROJECTIVE = trees(ProjectiveTree, "DependencyCRF", "DependencyCRF")
 SPANNING = trees(SpanningTree, "NonProjectiveDependencyCRF", "MatrixTree")
 QUANTITIES = (
@@ -319,6 +346,7 @@ JOBS = {
         Job("chain of 25 states", state_chains, (64, 19, 25, 25)),
         # Of 32 trees of 200 words the tapes of the other libraries take more than 16 GB.
         *(Job("projective tree", PROJECTIVE, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
+        *(Job("binary tree", constituents, (32 if n < 200 else 8, n, n), thorough=n <= 50) for n in GROWTH),
         *(Job("spanning tree", SPANNING, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
         Job("spanning tree, deviation 30", SPANNING, (32, 51, 50), 30.0),
     ],
@@ -358,6 +386,7 @@ JOBS = {
     "tiny": [
         Job("binary chain", binary_chains, (5, 4)),
         Job("binary chain, entropy", quantity_of_chains(QUANTITIES[1][1]), (5, 4)),
+        Job("binary tree", constituents, (2, 3, 3)),
         Job("projective tree", PROJECTIVE, (2, 4, 3)),
         Job("spanning tree", SPANNING, (2, 4, 3)),
     ],

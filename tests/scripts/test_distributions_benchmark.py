@@ -23,6 +23,13 @@ def test_layouts_of_trees_there_and_back():
     assert torch.equal(benchmark._from_supar(full), arcs)
 
 
+def test_spans_lie_between_places():
+    spans = torch.randn(2, 3, 3).triu()
+    between = benchmark._between_words(spans)
+    assert between.shape == (2, 4, 4) and between[1, 0, 3] == spans[1, 0, 2]
+    assert torch.equal(between[:, :-1, 1:], spans)
+
+
 def system(marginals):
     return benchmark.System([torch.ones(3)], torch.arange(3.0), marginals, benchmark.identity)
 

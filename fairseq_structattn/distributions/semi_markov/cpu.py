@@ -2,8 +2,8 @@
 
 Sums are logarithms in float64. At the boundary before position j, ``entered[j, b]`` is the sum over what precedes if a
 segment with label b begins there, and ``ended[j, a]`` if one with label a has just ended; ``begun[j, b]`` and
-``left[j, a]`` are the sums over what follows in these two cases. A segment's marginal is the exponential of entered +
-score + left − log Z.
+``left[j, a]`` are the sums over what follows in these two cases. A segment's marginal is the probability that a segment
+with its label begins where it does, the exponential of entered + begun − log Z, times its share of the sum ``begun``.
 
 The gradient for an upstream gradient g of the marginals is Cov(parts) · g, and a covariance is symmetric: it is the
 derivative of the marginals in direction g. The derivative of a sum is the mean of the derivatives of its terms, under
@@ -142,21 +142,31 @@ _operation = _Expectations()
 
 @kernel
 def _forward(first, stride, segments, tables, lengths, log_partition, marginals, edges):
-    n, _, labels = segments.shape[1:]
+    n, longest, labels = segments.shape[1:]
     entered, ended = np.empty((n + 1, labels)), np.empty((n + 1, labels))
     begun, left = np.empty((n + 1, labels)), np.empty((n + 1, labels))
+    terms, best, sums = np.empty((longest, labels)), np.empty(labels), np.empty(labels)
     for chain in range(first, segments.shape[0], stride):
         length, table = lengths[chain], tables[_shared(chain, tables.shape[0])]
-        total = _inside(segments[chain], table, length, entered, ended)
+        total = _inside(segments[chain], table, length, entered, ended, terms, best, sums)
         log_partition[chain] = total
         if length == 0 or total == NEGATIVE_INFINITY:
             continue
         for done in range(length):
             j = length - 1 - done
             _leave(table, begun, left, j + 1, length)
+            sizes = min(longest, length - j)
+            for m in range(sizes):
+                for b in range(labels):
+                    terms[m, b] = segments[chain, j, m, b] + left[j + m + 1, b]
+            _exponentials(terms[:sizes], best, sums)
             for b in range(labels):
-                begun[j, b] = _log_sum_beginning(segments[chain], left, j, b, length)
-            _segment_marginals(segments[chain, j], entered[j], left, j, total, marginals[chain, j])
+                begun[j, b] = _logarithm(sums[b], best[b])
+                # The probability that a segment with this label begins here, for each unit of the sum.
+                best[b] = exp(entered[j, b] + begun[j, b] - total) / max(sums[b], 1.0)
+            for m in range(sizes):
+                for b in range(labels):
+                    marginals[chain, j, m, b] = terms[m, b] * best[b]
             if j > 0:
                 _edge_marginals(table[_shared(j - 1, table.shape[0])], ended[j], begun[j], total, edges[chain, j - 1])
 
@@ -228,11 +238,12 @@ def _viterbi(first, stride, segments, tables, lengths, values):
 def _sample(first, stride, segments, tables, lengths, uniforms, values):
     n, longest, labels = segments.shape[1:]
     entered, ended = np.empty((n + 1, labels)), np.empty((n + 1, labels))
-    scores = np.empty(max(longest, labels))
+    scores, terms = np.empty(max(longest, labels)), np.empty((longest, labels))
+    best, sums = np.empty(labels), np.empty(labels)
     for chain in range(first, segments.shape[0], stride):
         length, table = lengths[chain], tables[_shared(chain, tables.shape[0])]
-        possible = _inside(segments[chain], table, length, entered, ended) > NEGATIVE_INFINITY
-        if length == 0 or not possible:
+        total = _inside(segments[chain], table, length, entered, ended, terms, best, sums)
+        if length == 0 or total == NEGATIVE_INFINITY:
             continue
         for sample in range(values.shape[0]):
             j, label, choices = length, 0, 0
@@ -254,38 +265,56 @@ def _sample(first, stride, segments, tables, lengths, uniforms, values):
 
 
 @subroutine
-def _inside(segments, table, length, entered, ended):
+def _inside(segments, table, length, entered, ended, terms, best, sums):
     """Fill the sums over what precedes each boundary and return log Z."""
     longest, labels = segments.shape[1:]
     entered[0] = 0
     for j in range(1, length + 1):
+        sizes = min(longest, j)
+        for m in range(sizes):
+            for k in range(labels):
+                terms[m, k] = entered[j - m - 1, k] + segments[j - m - 1, m, k]
+        _exponentials(terms[:sizes], best, sums)
         for k in range(labels):
-            best = NEGATIVE_INFINITY
-            for m in range(min(longest, j)):
-                best = max(best, entered[j - m - 1, k] + segments[j - m - 1, m, k])
-            total = 0.0
-            if best > NEGATIVE_INFINITY:
-                for m in range(min(longest, j)):
-                    total += exp(entered[j - m - 1, k] + segments[j - m - 1, m, k] - best)
-            ended[j, k] = _logarithm(total, best)
+            ended[j, k] = _logarithm(sums[k], best[k])
         if j < length:
             e = _shared(j - 1, table.shape[0])
             for b in range(labels):
-                best = NEGATIVE_INFINITY
+                top, total = NEGATIVE_INFINITY, 0.0
                 for a in range(labels):
-                    best = max(best, ended[j, a] + table[e, a, b])
-                total = 0.0
-                if best > NEGATIVE_INFINITY:
+                    top = max(top, ended[j, a] + table[e, a, b])
+                if top > NEGATIVE_INFINITY:
                     for a in range(labels):
-                        total += exp(ended[j, a] + table[e, a, b] - best)
-                entered[j, b] = _logarithm(total, best)
+                        total += exp(ended[j, a] + table[e, a, b] - top)
+                entered[j, b] = _logarithm(total, top)
     if length == 0:
         return 0.0
-    best, total = np.max(ended[length]), 0.0
-    if best > NEGATIVE_INFINITY:
+    top, total = np.max(ended[length]), 0.0
+    if top > NEGATIVE_INFINITY:
         for k in range(labels):
-            total += exp(ended[length, k] - best)
-    return _logarithm(total, best)
+            total += exp(ended[length, k] - top)
+    return _logarithm(total, top)
+
+
+@subroutine
+def _exponentials(terms, best, sums):
+    """Replace terms ``[sizes, labels]`` by the exponentials of what they are less than the best of their label, and
+    fill in the best and the sums."""
+    sizes, labels = terms.shape
+    best[:], sums[:] = NEGATIVE_INFINITY, 0
+    for m in range(sizes):
+        for k in range(labels):
+            best[k] = max(best[k], terms[m, k])
+    for m in range(sizes):
+        for k in range(labels):
+            terms[m, k] -= best[k] if best[k] > NEGATIVE_INFINITY else 0.0
+    # One loop over all, which is long enough for vector instructions.
+    flat = terms.reshape(-1)
+    for i in range(sizes * labels):
+        flat[i] = exp(flat[i])
+    for m in range(sizes):
+        for k in range(labels):
+            sums[k] += terms[m, k]
 
 
 @subroutine
@@ -301,25 +330,6 @@ def _leave(table, begun, left, j, length):
                 for b in range(left.shape[1]):
                     total += exp(table[e, a, b] + begun[j, b] - best)
             left[j, a] = _logarithm(total, best)
-
-
-@subroutine
-def _log_sum_beginning(segments, left, j, b, length):
-    best, total, sizes = NEGATIVE_INFINITY, 0.0, min(segments.shape[1], length - j)
-    for m in range(sizes):
-        best = max(best, segments[j, m, b] + left[j + m + 1, b])
-    if best > NEGATIVE_INFINITY:
-        for m in range(sizes):
-            total += exp(segments[j, m, b] + left[j + m + 1, b] - best)
-    return _logarithm(total, best)
-
-
-@subroutine
-def _segment_marginals(scores, entered, left, j, total, marginals):
-    for m in range(scores.shape[0]):
-        for k in range(scores.shape[1]):
-            if scores[m, k] > NEGATIVE_INFINITY:
-                marginals[m, k] = exp(entered[k] + scores[m, k] + left[j + m + 1, k] - total)
 
 
 @subroutine

@@ -4,6 +4,8 @@ Segments are tensors ``[*batch, n, L, K]``: the segment of ``l + 1`` positions w
 at ``[..., i, l, k]``. Sums over windows are built up from shorter ones, never as differences of longer ones.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,20 +30,22 @@ def sums_of_positions(scores: Tensor, longest: int) -> Tensor:
 
 def coverage(segments: Tensor) -> Tensor:
     """The sum of the values of all segments that cover each position, ``[*batch, n, K]``."""
-    # Of the segments that begin at i, those of more than l positions cover i + l.
-    longer = segments.flip(-2).cumsum(-2).flip(-2)
-    total = longer[..., 0, :]
-    for further in range(1, min(segments.shape[-2], segments.shape[-3])):
-        total = total + _from_earlier(longer[..., further, :], further)
+    # Of the segments that begin at i, those of more than l positions cover i + l. unbind instead of indexing, whose
+    # gradient would be a tensor of the full size for every length.
+    longer: Any = 0
+    total: Any = 0
+    for of_length in reversed(segments.unbind(-2)):
+        longer = longer + of_length
+        total = longer + _from_earlier(total, 1) if isinstance(total, Tensor) else longer
     return total
 
 
 def ends(segments: Tensor) -> Tensor:
     """The sum of the values of all segments that end with each position, ``[*batch, n, K]``."""
-    total = segments[..., 0, :]
-    for before in range(1, min(segments.shape[-2], segments.shape[-3])):
-        total = total + _from_earlier(segments[..., before, :], before)
-    return total
+    longest, *shorter = reversed(segments.unbind(-2))
+    for of_length in shorter:
+        longest = of_length + _from_earlier(longest, 1)
+    return longest
 
 
 def to_integers(segments: Tensor) -> Tensor:
@@ -84,5 +88,6 @@ def _from_later(values: Tensor, distance: int) -> Tensor:
 
 
 def _from_earlier(values: Tensor, distance: int) -> Tensor:
-    """At each position of ``[*batch, n, K]``, what stands ``distance`` positions earlier, at least 0; 0 before."""
-    return F.pad(values[..., : values.shape[-2] - distance, :], (0, 0, distance, 0))
+    """At each position of ``[*batch, n, K]``, what stands ``distance`` positions earlier; 0 before the first."""
+    beyond = min(distance, values.shape[-2])
+    return F.pad(values[..., : values.shape[-2] - beyond, :], (0, 0, beyond, 0))
