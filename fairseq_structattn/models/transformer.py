@@ -107,6 +107,10 @@ class StructuredTransformerEncoder(TransformerEncoderBase):
         heads, self._built = self._plan.heads_of(self._built), self._built + 1
         if heads != SOFTMAX:
             layer.self_attn = _with_heads(layer.self_attn, heads, self._options)
+        if self._plan.is_structured and hasattr(layer, "can_use_fastpath"):
+            # Official fairseq 0.12.2 translates by a function of PyTorch for whole layers, which calls no self_attn and
+            # wants the batch first, in all layers or in none.
+            layer.can_use_fastpath = False
         return layer
 
     @property

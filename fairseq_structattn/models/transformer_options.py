@@ -36,6 +36,11 @@ class AttentionPlan(NamedTuple):
     shares: List[HeadShare]
     layers: FrozenSet[int]
 
+    @property
+    def is_structured(self) -> bool:
+        """Whether any head has another distribution than softmax."""
+        return bool(self.layers) and any(share.distribution != SOFTMAX for share in self.shares)
+
     def heads_of(self, layer: int) -> str:
         """The heads of a layer."""
         return self.heads if layer in self.layers else SOFTMAX
@@ -202,7 +207,7 @@ def _place(name: str, text: str, layers: int, heads: int) -> Place:
 
 def _check_of_fairseq(given, plans: List[AttentionPlan]) -> None:
     """Refuses options of fairseq that structured heads do not have."""
-    structured = [plan.heads for plan in plans if any(share.distribution != SOFTMAX for share in plan.shares)]
+    structured = [plan.heads for plan in plans if plan.is_structured]
     if not structured:
         return
     for name in ("quant_noise_pq", "encoder_xformers_att_config", "no_cross_attention", "cross_self_attention"):

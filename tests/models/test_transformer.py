@@ -6,6 +6,7 @@ import pytest
 import torch
 from building import DICTIONARY, TASK, TRANSFORMER_SIZES, TRANSFORMERS, batch, build, generate, log_probs, sentences
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch.testing import assert_close
 
 from fairseq_structattn.distributions import Categorical, LinearChain, ProjectiveTree, SpanningTree
@@ -104,6 +105,14 @@ def test_heads_are_where_the_options_say():
         "decoder.layers.0.encoder_attn": [("softmax", 4)],
         "decoder.layers.1.encoder_attn": [("linear-chain", 1), ("softmax", 3)],
     }
+
+
+@pytest.mark.parametrize("name", ["transformer, softmax", "transformer, chains", "transformer, trees"])
+def test_layers_that_skip_their_attention_are_not_used(monkeypatch, name):
+    """fairseq 0.12.2 has such layers in its encoder; they are right with softmax in all heads."""
+    monkeypatch.setattr(TransformerEncoderLayerBase, "can_use_fastpath", True, raising=False)
+    layers = build(name).encoder.layers
+    assert [layer.can_use_fastpath for layer in layers] == [name != "transformer, trees"] * 2
 
 
 def test_settings_reach_the_heads():
