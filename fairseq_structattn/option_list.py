@@ -25,7 +25,10 @@ class Option(NamedTuple):
     def lines(self) -> Iterator[str]:
         mark = _MARK if self.value != self.default else " "
         yield f"  {mark} {self.flag} {_written(self.value)}"
-        yield from textwrap.wrap(self.text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+        # A name such as semi-markov is not divided.
+        yield from textwrap.wrap(
+            self.text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False
+        )
 
 
 def architectures() -> List[str]:

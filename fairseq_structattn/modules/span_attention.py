@@ -51,7 +51,7 @@ class SpanAttention(nn.Module):
         estimator: whether vectors are expected or those of one structure (default: expected)
 
     Raises:
-        ValueError: an unknown distribution
+        ValueError: an unknown distribution, or an estimator that it does not have
     """
 
     def __init__(self, scorer: nn.Module, distribution: str, estimator: Optional[Estimator] = None):
@@ -60,6 +60,7 @@ class SpanAttention(nn.Module):
         known = _over_spans()
         if distribution not in known:
             raise ValueError(f"unknown distribution over spans {distribution!r}; choose one of: {', '.join(known)}")
+        self.estimator.check(distribution, known[distribution])
         self.scorer = scorer
         self.distribution = known[distribution]
 

@@ -64,3 +64,5 @@ def test_only_distributions_over_spans_will_do():
     assert span_attention_names() == ["binary-tree"]
     with pytest.raises(ValueError, match="over spans 'projective-tree'; choose one of: binary-tree"):
         SpanAttention(ArcScorer(EMBED, 5, "none"), "projective-tree")
+    with pytest.raises(ValueError, match="estimator is 'rsample', which binary-tree does not have"):
+        SpanAttention(ArcScorer(EMBED, 5, "none"), "binary-tree", Estimator("rsample"))
