@@ -24,11 +24,17 @@ from fairseq_structattn.distributions import (
     ProjectiveTree,
     SemiMarkov,
     SpanningTree,
+    distribution_names,
+    get_distribution,
 )
 from fairseq_structattn.distributions.kernels import numba_compile
 
 INF = float("inf")
 POSITIONS = 3
+# Other tests register the distributions of examples.
+OWN_NAMES = [
+    name for name in distribution_names() if get_distribution(name).__module__.startswith("fairseq_structattn.")
+]
 Index = Tuple[int, ...]
 
 

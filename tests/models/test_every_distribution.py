@@ -5,14 +5,14 @@ import importlib.util
 import pytest
 import torch
 from building import batch, build, log_probs, sentences
+from contract import OWN_NAMES
 
-from fairseq_structattn.distributions import SparseCategorical, distribution_names, get_distribution
+from fairseq_structattn.distributions import SparseCategorical, get_distribution
 
-NAMES = [name for name in distribution_names() if get_distribution(name).__module__.startswith("fairseq_structattn.")]
 SOURCES, TARGETS = sentences([6, 2, 1, 4]), sentences([2, 5, 1, 3], seed=1)
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=OWN_NAMES)
 def model(request):
     if issubclass(get_distribution(request.param), SparseCategorical) and not importlib.util.find_spec("entmax"):
         pytest.skip("needs entmax")

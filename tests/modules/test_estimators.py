@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from contract import OWN_NAMES
 from torch.testing import assert_close
 
-from fairseq_structattn.distributions import ProjectiveTree, distribution_names, get_distribution
+from fairseq_structattn.distributions import ProjectiveTree, get_distribution
 from fairseq_structattn.modules import SourceAttention, StructuredAttention, StructuredMultiheadAttention
 from fairseq_structattn.modules.attention import scaled
 from fairseq_structattn.modules.estimators import (
@@ -20,7 +21,7 @@ from fairseq_structattn.modules.source_attention import UniformArcs
 
 LENGTHS = torch.tensor([4, 2])
 # All over positions, and one over arcs for all of these.
-DISTRIBUTIONS = [name for name in distribution_names() if not get_distribution(name).needs_arcs] + ["projective-tree"]
+DISTRIBUTIONS = [name for name in OWN_NAMES if not get_distribution(name).needs_arcs] + ["projective-tree"]
 DRAWS = 3000
 
 

@@ -4,12 +4,13 @@ import doctest
 
 import pytest
 import torch
+from contract import OWN_NAMES
 from torch.testing import assert_close
 
 pytest.importorskip("fairseq")
 from fairseq.modules import MultiheadAttention  # noqa: E402
 
-from fairseq_structattn.distributions import Bernoulli, LinearChain, ProjectiveTree, SpanningTree, distribution_names
+from fairseq_structattn.distributions import Bernoulli, LinearChain, ProjectiveTree, SpanningTree
 from fairseq_structattn.modules import multihead_attention, right_padding
 from fairseq_structattn.modules.head_groups import HeadShare, parse_heads
 from fairseq_structattn.modules.multihead_attention import StructuredMultiheadAttention, structured
@@ -239,7 +240,7 @@ def test_observed_heads(cross, heads):
             pass
 
 
-@pytest.mark.parametrize("name", [name for name in distribution_names() if name != "softmax"])
+@pytest.mark.parametrize("name", [name for name in OWN_NAMES if name != "softmax"])
 def test_heads_of_every_distribution(name):
     """Sentences padded on the left have what they have alone, and every parameter has a gradient."""
     if "max" in name:

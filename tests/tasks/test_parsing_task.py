@@ -59,5 +59,5 @@ def test_what_is_missing_is_named(data):
     with pytest.raises(FileNotFoundError, match="train.heads.words"):
         task(data).load_dataset("train")
     (data / "dict.words.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="give the folder that scripts/prepare/conllu.py wrote"):
+    with pytest.raises(FileNotFoundError, match="give the folder from scripts/prepare/conllu.py"):
         task(data)

@@ -121,7 +121,7 @@ def test_what_is_missing_is_named(data):
         task(data, load_heads=True).load_dataset("train")
     (data / "dict.label.txt").unlink()
     with pytest.raises(
-        FileNotFoundError, match="no file .*dict.label.txt: give the folder that scripts/prepare/snli.py"
+        FileNotFoundError, match="no file .*dict.label.txt: give the folder from scripts/prepare/snli.py"
     ):
         task(data)
 
