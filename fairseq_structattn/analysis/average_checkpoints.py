@@ -23,6 +23,8 @@ def load(path: str) -> Dict:
     Raises:
         InputError: the file is no checkpoint
     """
+    import fairseq  # noqa: F401  (first: its import applies the repairs, which cannot import it themselves)
+
     from fairseq_structattn.compat.checkpoints import load_checkpoint
 
     try:

@@ -1,6 +1,8 @@
 """analysis/average_checkpoints.py: the mean of parameters, what is kept, and what is refused."""
 
 import argparse
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -32,6 +34,15 @@ def test_parameters_are_averaged_and_the_optimiser_is_left_behind(tmp_path):
     assert torch.equal(found["model"]["weight"], torch.tensor([3.0, 0.5]))
     assert torch.equal(found["model"]["half"], torch.tensor([6.0]).half())
     assert found["model"]["seen"] == 6
+
+
+def test_it_is_a_command(tmp_path):
+    """Where nothing has imported fairseq before."""
+    paths = [write(tmp_path / f"{number}.pt", weight=torch.tensor([number])) for number in (1.0, 2.0)]
+    call = [sys.executable, "-m", "fairseq_structattn.analysis.average_checkpoints", *paths]
+    done = subprocess.run([*call, "--output", str(tmp_path / "average.pt")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "averaged 2 checkpoints" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("other", [{"weight": torch.ones(3)}, {"bias": torch.ones(2)}, {}])
