@@ -95,7 +95,7 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
         options = RNNOptions.from_namespace(cfg)
         options.check()
         source_embedding, target_embedding = _build_embeddings(options, task)
-        attention = _build_attention(options)
+        attention = cls.build_attention(options)
         encoder = RNNEncoder(options, task.source_dictionary, source_embedding, attention)
         decoder = RNNDecoder(options, task.target_dictionary, target_embedding, encoder.rnn.final_dim, attention)
         model = cls(encoder, decoder)
@@ -106,6 +106,29 @@ class StructuredAttentionRNN(FairseqEncoderDecoderModel):
             if options.decoder_embed_path:
                 load_pretrained(target_embedding, task.target_dictionary, "decoder", options.decoder_embed_path)
         return model
+
+    @classmethod
+    def build_attention(cls, options: RNNOptions) -> Optional[StructuredAttention]:
+        """The attention of the decoder; None without. A model of one's own may override it."""
+        if options.attention_distribution == NO_ATTENTION:
+            return None
+        return StructuredAttention(
+            query_dim=options.decoder_hidden_size,
+            source_dim=options.source_dim(),
+            score=options.attention_score,
+            distribution=options.attention_distribution,
+            hidden_dim=options.attention_hidden_size or options.decoder_hidden_size,
+            scale=options.attention_scale,
+            normalize=options.attention_normalize,
+            roots=options.tree_roots,
+            coverage=options.attention_coverage,
+            coverage_size=options.attention_coverage_size,
+            max_fertility=options.attention_max_fertility,
+            couplings=options.attention_couplings,
+            max_segment_length=options.attention_max_segment_length,
+            estimator=options.attention_estimator,
+            generation_estimator=options.attention_estimator_generation,
+        )
 
     def make_generation_fast_(
         self, retain_dropout: bool = False, retain_dropout_modules: Optional[Sequence[str]] = None, **options
@@ -469,28 +492,6 @@ def _build_source_attention(options: RNNOptions) -> Union[SourceAttention, SpanA
 def _build_scorer(options: RNNOptions) -> nn.Module:
     embed_dim = options.encoder_embed_dim
     return SCORERS[options.arc_score](embed_dim, options.parser_hidden_size or embed_dim, options.arc_bound)
-
-
-def _build_attention(options: RNNOptions) -> Optional[StructuredAttention]:
-    if options.attention_distribution == NO_ATTENTION:
-        return None
-    return StructuredAttention(
-        query_dim=options.decoder_hidden_size,
-        source_dim=options.source_dim(),
-        score=options.attention_score,
-        distribution=options.attention_distribution,
-        hidden_dim=options.attention_hidden_size or options.decoder_hidden_size,
-        scale=options.attention_scale,
-        normalize=options.attention_normalize,
-        roots=options.tree_roots,
-        coverage=options.attention_coverage,
-        coverage_size=options.attention_coverage_size,
-        max_fertility=options.attention_max_fertility,
-        couplings=options.attention_couplings,
-        max_segment_length=options.attention_max_segment_length,
-        estimator=options.attention_estimator,
-        generation_estimator=options.attention_estimator_generation,
-    )
 
 
 def _build_embeddings(options: RNNOptions, task) -> Tuple[WordEmbedding, WordEmbedding]:

@@ -67,7 +67,7 @@ def test_plan_has_all_runs_the_more_telling_ones_first():
     sides = Counter(name.rpartition(".")[0] for name in names)
     assert sides == {"char.paper": 6, "char.modern": 6, "word.paper": 3, "pieces.paper": 3}
     assert settings.plan(["char.paper"]) == groups[:2]
-    assert [str(name) for name in settings.plan(["explored"])[0]][0] == "char.paper.query"
+    assert [str(name) for name in settings.plan(["explored"])[0]][0] == "char.paper.slow"
     tried = settings.trials("paper")
     assert set(Counter((name.system, name.trial) for name in tried).values()) == {1}
     assert Counter(name.system for name in tried) == dict.fromkeys(settings.TUNED, len(settings.MODELS["paper"].grid))
@@ -77,7 +77,7 @@ def test_plan_has_all_runs_the_more_telling_ones_first():
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("char.paper.max", "max is none of softmax softmax_2 sigmoid sigmoid_2 chain uncoupled query"),
+        ("char.paper.max", "max is none of softmax softmax_2 sigmoid sigmoid_2 chain uncoupled slow"),
         ("char.paper", "nothing is none of softmax"),
         ("kana.paper.chain", "kana is none of char word pieces"),
         ("char.paper.chain.x", "has three parts"),
@@ -106,7 +106,7 @@ def test_models_are_those_that_were_asked_for(tmp_path):
 
     from fairseq_structattn.models.rnn_options import RNNOptions
 
-    utils.import_user_module(type("Options", (), {"user_dir": str(HERE / "uncoupled_chain")}))
+    utils.import_user_module(type("Options", (), {"user_dir": str(HERE / "attention_variants")}))
     write_trials(tmp_path)
 
     def options(name):
@@ -139,9 +139,39 @@ def test_models_are_those_that_were_asked_for(tmp_path):
     }
 
 
+def test_explored_models_differ_as_their_names_say(tmp_path):
+    fairseq = pytest.importorskip("fairseq.options")
+    import building
+    from fairseq import utils
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    utils.import_user_module(type("Options", (), {"user_dir": str(HERE / "attention_variants")}))
+    write_trials(tmp_path)
+    sample = building.batch(building.sentences([5, 3]), building.sentences([4, 2], seed=1), left_pad=False)
+    found = {}
+    for system in ("chain", *settings.EXPLORED):
+        words = settings.train_options(settings.parse_name(f"char.paper.{system}"), str(tmp_path), tiny=True)
+        given = fairseq.parse_args_and_arch(fairseq.get_training_parser(), ["data", *words, *one_run.ALWAYS])
+        torch.manual_seed(1)
+        model = ARCH_MODEL_REGISTRY[given.arch].build_model(given, building.TASK).eval()
+        scores, extra = model(**sample["net_input"], return_posterior=True)
+        scores.logsumexp(-1).sum().backward()
+        assert all(torch.isfinite(part.grad).all() for part in model.parameters() if part.grad is not None)
+        found[system] = (model, extra["attn"][0], given)
+    weights = {system: own for system, (_, own, _) in found.items()}
+    ends = sample["net_input"]["src_tokens"] == building.DICTIONARY.eos()
+    assert (weights["words"].transpose(1, 2)[ends] == 0).all() and (weights["chain"].transpose(1, 2)[ends] > 0).all()
+    for system in ("words", "started", "bounded", "slow", "one_span", "query", "neighbours", "bridge"):
+        assert not torch.allclose(weights[system], weights["chain"]), system
+    assert torch.equal(weights["unpenalised"], weights["chain"]) and found["unpenalised"][2].pairwise_l2 == 0
+    for system, total in (("heads", 2), ("softmax_heads", 1)):
+        assert torch.allclose(weights[system].sum(-1), torch.tensor(float(total)))
+    assert found["heads"][0].decoder.attention.tables["pairwise"].shape == (4, 2, 2)
+
+
 def test_without_coupling_a_chain_is_a_sigmoid_with_a_bias():
     pytest.importorskip("fairseq")
-    from uncoupled_chain import UncoupledChain
+    from attention_variants.uncoupled_chain import UncoupledChain
 
     torch.manual_seed(1)
     scores, table = torch.randn(2, 7, dtype=torch.float64), torch.randn(2, 2, dtype=torch.float64, requires_grad=True)

@@ -27,7 +27,7 @@ from fairseq_structattn.analysis.generated import read_translations
 from fairseq_structattn.analysis.kept_run import KeptRun
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-USER_DIR = os.path.join(HERE, "uncoupled_chain")
+USER_DIR = os.path.join(HERE, "attention_variants")
 SUBSETS = {"test": "test", "test2": "test1"}  # as they are called here, and by fairseq
 DRAWN = (12, 17, 21, 24, 26)  # sentences of the first test set
 AVERAGED = 3  # epochs whose checkpoints stay

@@ -23,12 +23,21 @@ SYSTEMS = {
     "chain": ["--arch", "structattn_rnn_crf"],
     "uncoupled": ["--arch", "structattn_rnn_crf", "--attention-distribution", "uncoupled-chain"],
 }
-# Candidates for an improvement on the chain, with its settings; compared on validation data only: characters, the
-# paper's model.
+# What the paper leaves open, and candidates for an improvement: a system and options that follow those of the model.
+# Compared on validation data only: characters, the paper's model, settings of the chain.
 EXPLORED = {
-    "query": [*SYSTEMS["chain"], "--attention-couplings", "query"],
-    "neighbours": [*SYSTEMS["chain"], "--attention-couplings", "neighbours"],
-    "one_span": [*SYSTEMS["chain"], "--attention-distribution", "one-span"],
+    "slow": ("chain", ["--attention-distribution", "slow-chain", "--pairwise-l2", "0.00045"]),
+    "words": ("chain", ["--attention-distribution", "word-chain"]),
+    "query": ("chain", ["--attention-couplings", "query"]),
+    "heads": ("chain", ["--arch", "enja_crf_heads"]),
+    "softmax_heads": ("softmax", ["--arch", "enja_simple_heads"]),
+    "started": ("chain", ["--attention-distribution", "started-chain"]),
+    "bounded": ("chain", ["--attention-distribution", "bounded-chain"]),
+    "neighbours": ("chain", ["--attention-couplings", "neighbours"]),
+    "one_span": ("chain", ["--attention-distribution", "one-span"]),
+    "unpenalised": ("chain", ["--pairwise-l2", "0"]),
+    "bridge": ("chain", ["--decoder-start", "bridge"]),
+    "softmax_bridge": ("softmax", ["--decoder-start", "bridge"]),
 }
 TITLES = {
     "softmax": "softmax",
@@ -37,9 +46,18 @@ TITLES = {
     "sigmoid_2": "sigmoid, normalised, λ = 2",
     "chain": "chain",
     "uncoupled": "chain, J = 0",
+    "slow": "chain, its table at a tenth of the rate",
+    "words": "chain without `</s>`",
     "query": "chain, couplings of the query",
+    "heads": "chain, four heads",
+    "softmax_heads": "softmax, four heads",
+    "started": "chain, table starts at J = 0.9",
+    "bounded": "chain, potentials at both ends",
     "neighbours": "chain, couplings of neighbours",
     "one_span": "one span: before, inside, after",
+    "unpenalised": "chain without a penalty",
+    "bridge": "chain, decoder starts from the encoder's state",
+    "softmax_bridge": "softmax, decoder starts from the encoder's state",
 }
 TUNED = ("softmax", "chain")  # the others use the settings of the chain
 
@@ -194,13 +212,12 @@ def train_options(name: Name, results: str, tiny: bool = False) -> List[str]:
     point = dict(part.split("=") for part in name.trial.split(",")) if name.trial else None
     epochs = model.epochs if point is None else model.trial_epochs
     point = point or chosen(name.model, name.system, results)
-    options = (
-        {**SYSTEMS, **EXPLORED}[name.system] + model.options + ["--lr", point["lr"], "--dropout", point["dropout"]]
-    )
+    system, further = EXPLORED.get(name.system, (name.system, []))
+    options = SYSTEMS[system] + model.options + ["--lr", point["lr"], "--dropout", point["dropout"]]
     options += [word for place in _dropout_places(name.model) for word in (place, point["dropout"])]
     epochs = 2 if tiny else epochs
     options += ["--max-epoch", str(epochs)] + _schedule(name.model, epochs)
-    return options + (TINY if tiny else [])
+    return options + further + (TINY if tiny else [])
 
 
 def _dropout_places(model: str) -> Iterator[str]:

@@ -4,7 +4,6 @@ A control of the chain: what is left of its table of pairwise potentials when J 
 a bias for selecting a position, which sigmoid attention does not have.
 """
 
-import fairseq_structattn  # noqa: F401  (a user-dir brings the architectures along)
 from fairseq_structattn.distributions import LinearChain, register_distribution
 
 
