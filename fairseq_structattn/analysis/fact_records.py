@@ -11,6 +11,7 @@ import torch
 from fairseq_structattn.analysis.attention_records import AttentionRecord
 from fairseq_structattn.analysis.files import InputError
 from fairseq_structattn.analysis.forced_attention import rounded
+from fairseq_structattn.modules.fact_selection import NO_FACT
 
 QUESTIONS_OF_A_BATCH = 100
 
@@ -47,7 +48,7 @@ def _records(model, task, dataset, ids: List[int]) -> Iterable[AttentionRecord]:
         known = dataset.texts[number]
         length = len(known.story)
         facts = [f"{fact}." for fact in known.story]
-        selected = selection.facts[place].tolist()
+        selected = [fact for fact in selection.facts[place].tolist() if fact != NO_FACT]
         supporting = [fact for fact in batch["supporting"][place].tolist() if fact >= 0]
         yield AttentionRecord(
             id=number,
@@ -56,9 +57,9 @@ def _records(model, task, dataset, ids: List[int]) -> Iterable[AttentionRecord]:
             forced=False,
             source=facts,
             target=[facts[fact] for fact in selected],
-            weights=rounded(selection.weights[place, :, :length]),
+            weights=rounded(selection.weights[place, : len(selected), :length]),
             reference=[facts[fact] for fact in supporting],
-            marginals=rounded(selection.distribution.marginals[place, :, :length]),
+            marginals=rounded(selection.distribution.marginals[place, : len(selected), :length]),
             segments=[[(fact, fact + 1)] for fact in selected],
             question=_told(known, task.target_dictionary[answers[place]]),
         )

@@ -3,11 +3,13 @@
 import math
 from typing import Dict, List
 
-import torch
+import torch.nn.functional as F
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from torch import Tensor
+
+from fairseq_structattn.modules.fact_selection import NO_FACT
 
 
 @register_criterion("structattn_question_answering", dataclass=FairseqDataclass)
@@ -17,7 +19,7 @@ class QuestionAnswering(FairseqCriterion):
     ``loss`` is logged in bits per question. ``accuracy`` is the percentage of questions whose answer is the most
     probable symbol; ``fact_accuracy``, in validation only, the percentage of questions whose most likely sequence of
     facts is the sequence of supporting facts. ``fact_accuracy`` counts only questions with as many supporting facts as
-    the model has steps; a supporting fact that was cut from a long story cannot be found. Training does not use the
+    they take steps; a supporting fact that was cut from a long story cannot be found. Training does not use the
     supporting facts.
     """
 
@@ -62,12 +64,11 @@ def _compared(facts: Tensor, supporting: Tensor, lengths: Tensor) -> Dict[str, T
     """The number of questions with one supporting fact for each step, and of those whose facts are the same.
 
     Args:
-        facts: ``[batch, steps]``
-        supporting: ``[batch, most]``
+        facts: ``[batch, steps]``, :data:`NO_FACT` at steps that are not taken
+        supporting: ``[batch, most]``, likewise for facts that were cut off, and beyond the last one
         lengths: number of supporting facts, ``[batch]``
     """
+    told = lengths == (facts != NO_FACT).sum(1)
     steps = facts.shape[1]
-    if supporting.shape[1] < steps:
-        return {"told": torch.zeros_like(lengths).sum(), "found": torch.zeros_like(lengths).sum()}
-    told = lengths == steps
-    return {"told": told.sum(), "found": ((facts == supporting[:, :steps]).all(1) & told).sum()}
+    supporting = F.pad(supporting, (0, max(steps - supporting.shape[1], 0)), value=NO_FACT)[:, :steps]
+    return {"told": told.sum(), "found": ((facts == supporting).all(1) & told).sum()}

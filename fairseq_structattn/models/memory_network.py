@@ -28,7 +28,9 @@ class MemoryNetworkOptions(FairseqDataclass):
         "which facts are read: successive (a softmax at each step, after what was read before), chain (all steps in "
         "one linear chain that scores successive facts together), unary-chain (a chain without such scores)",
     )
-    steps: int = option(2, "facts that are looked for, one at each step")
+    steps: int = option(
+        2, "facts that are looked for, one at each step; the largest number where questions of the data have their own"
+    )
     tying: str = option(
         "adjacent",
         "tables of embeddings: adjacent (facts are looked for in the table in which the step before has read them, and "
@@ -133,21 +135,32 @@ class MemoryNetwork(BaseFairseqModel):
         super().set_epoch(epoch)
         self.linear.fill_(epoch <= self.linear_start_epochs)
 
-    def forward(self, facts: Tensor, lengths: Tensor, question: Tensor) -> Tuple[Tensor, Selection]:
+    def forward(
+        self, facts: Tensor, lengths: Tensor, question: Tensor, steps: Optional[Tensor] = None
+    ) -> Tuple[Tensor, Selection]:
         """Scores of all symbols as answers ``[batch, symbols]``, and the facts that were selected.
 
         Args:
             facts: ``[batch, facts, words]``, the oldest first, right-padded
             lengths: number of facts of each story, at least 1, ``[batch]``
             question: ``[batch, words]``, right-padded
+            steps: number of facts that are looked for, for each question ``[batch]``; None: ``--steps``
+
+        Raises:
+            ValueError: a question that takes more steps than the model has
         """
+        if steps is not None and int(steps.max()) > self.selection.steps:
+            raise ValueError(
+                f"a question of this data takes {int(steps.max())} steps, and the model has {self.selection.steps}: "
+                f"set --steps {int(steps.max())}"
+            )
         vectors = self.sentences.facts(facts, lengths)
         if self.tying == "adjacent":
             looked_for, read = vectors[:-1], vectors[1:]
         else:
             looked_for, read = vectors[:-1:2], vectors[1::2]
         query = self.sentences.question(question)
-        selection = self.selection(query, looked_for, read, lengths, bool(self.linear))
+        selection = self.selection(query, looked_for, read, lengths, bool(self.linear), steps)
         answer = selection.answer
         if self.hidden is not None:
             answer = answer + self.hidden(answer)

@@ -4,7 +4,7 @@ Both take K steps. At step k, fact i has the vector xᵢᵏ as a key and oᵢᵏ
 Networks" (ICLR 2017), section 4.3.
 """
 
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fairseq_structattn.distributions import Categorical, LinearChain, StructuredDistribution
 
 NEGATIVE_INFINITY = float("-inf")
+NO_FACT = -1
 
 
 class Selection(NamedTuple):
@@ -21,7 +22,7 @@ class Selection(NamedTuple):
         answer: sum of query and context, from which the answer is predicted, ``[batch, dim]``
         weights: weights of the facts at each step, ``[batch, steps, facts]``; 0 in padding
         distribution: distribution over sequences of facts; its ``argmax`` and ``marginals`` are ``[batch, steps,
-            facts]``
+            facts]``, 0 at steps that a question does not take
     """
 
     answer: Tensor
@@ -30,8 +31,10 @@ class Selection(NamedTuple):
 
     @property
     def facts(self) -> Tensor:
-        """The most likely sequence of facts, as indices ``[batch, steps]``."""
-        return self.distribution.argmax.argmax(-1)
+        """The most likely sequence of facts, as indices ``[batch, steps]``; :data:`NO_FACT` at steps that a question
+        does not take."""
+        chosen, fact = self.distribution.argmax.max(-1)
+        return fact.masked_fill(chosen == 0, NO_FACT)
 
 
 class FactSelection(nn.Module):
@@ -47,7 +50,13 @@ class FactSelection(nn.Module):
         self.dim, self.steps = dim, steps
 
     def forward(
-        self, query: Tensor, looked_for: Tensor, read: Tensor, lengths: Tensor, linear: bool = False
+        self,
+        query: Tensor,
+        looked_for: Tensor,
+        read: Tensor,
+        lengths: Tensor,
+        linear: bool = False,
+        steps: Optional[Tensor] = None,
     ) -> Selection:
         """Selects a fact for each step.
 
@@ -57,8 +66,14 @@ class FactSelection(nn.Module):
             read: values o¹, …, oᴷ, likewise
             lengths: number of facts of each story, at least 1, ``[batch]``
             linear: weights are the scores themselves, without exponential and normaliser (linear start)
+            steps: number of steps that each question takes, from 1 to K, ``[batch]``; None: K
         """
         raise NotImplementedError
+
+    def _taken(self, query: Tensor, steps: Optional[Tensor]) -> Tensor:
+        """Which steps each question takes, ``[batch, K]``."""
+        taken = query.new_full((len(query),), self.steps) if steps is None else steps
+        return torch.arange(self.steps, device=query.device) < taken.unsqueeze(1)
 
 
 class SuccessiveSelection(FactSelection):
@@ -70,17 +85,25 @@ class SuccessiveSelection(FactSelection):
     """
 
     def forward(
-        self, query: Tensor, looked_for: Tensor, read: Tensor, lengths: Tensor, linear: bool = False
+        self,
+        query: Tensor,
+        looked_for: Tensor,
+        read: Tensor,
+        lengths: Tensor,
+        linear: bool = False,
+        steps: Optional[Tensor] = None,
     ) -> Selection:
         scores, weights = [], []
-        for key, value in zip(looked_for, read):
+        # A step that is not taken has no facts to select.
+        lengths_by_step = lengths.unsqueeze(1) * self._taken(query, steps)
+        for key, value, own in zip(looked_for, read, lengths_by_step.unbind(1)):
             score = _products(key, query)
             # Keys are 0 in padding, and so are their scores.
-            weight = score if linear else Categorical(score, lengths).marginals
+            weight = score * (own > 0).unsqueeze(1) if linear else Categorical(score, own).marginals
             query = query + (weight.unsqueeze(1) @ value).squeeze(1)
             scores.append(score)
             weights.append(weight)
-        return Selection(query, torch.stack(weights, 1), Categorical(torch.stack(scores, 1), lengths.unsqueeze(1)))
+        return Selection(query, torch.stack(weights, 1), Categorical(torch.stack(scores, 1), lengths_by_step))
 
 
 class ChainSelection(FactSelection):
@@ -116,17 +139,25 @@ class ChainSelection(FactSelection):
             nn.init.normal_(self.next_query.weight, std=init_std)
 
     def forward(
-        self, query: Tensor, looked_for: Tensor, read: Tensor, lengths: Tensor, linear: bool = False
+        self,
+        query: Tensor,
+        looked_for: Tensor,
+        read: Tensor,
+        lengths: Tensor,
+        linear: bool = False,
+        steps: Optional[Tensor] = None,
     ) -> Selection:
         queries = self._queries(query)
         scores = torch.stack([_products(key, query) for key, query in zip(looked_for, queries)], 1)
         pairwise = self._pairwise(read if self.edges_from_read else looked_for, looked_for, lengths)
         number = torch.arange(scores.shape[2], device=scores.device)
         states = scores.masked_fill((number >= lengths.unsqueeze(1)).unsqueeze(1), NEGATIVE_INFINITY)
-        chain = LinearChain(states, pairwise, num_states=scores.shape[2])
+        chain = LinearChain(states, pairwise, steps, num_states=scores.shape[2])
         weights = self._linear_weights(scores, pairwise) if linear else chain.marginals
+        weights = weights * self._taken(query, steps).unsqueeze(2)
         context = torch.einsum("bki,kbid->bd", weights, read)
-        return Selection(queries[-1] + context, weights, chain)
+        last = queries[-1] if steps is None else torch.stack(queries, 1)[torch.arange(len(query)), steps - 1]
+        return Selection(last + context, weights, chain)
 
     def _linear_weights(self, scores: Tensor, pairwise: Tensor) -> Tensor:
         if not self._has_edges:

@@ -1,14 +1,15 @@
 """Stories with questions: files of JSON lines, and the data set that reads them."""
 
 import json
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import torch
 from fairseq.data import Dictionary, FairseqDataset, data_utils
 from torch import Tensor
 
-NO_FACT = -1
+from fairseq_structattn.modules.fact_selection import NO_FACT
+
 FIELDS = ("story", "question", "answer", "supporting")
 
 
@@ -21,12 +22,14 @@ class Question(NamedTuple):
         question: tokens with spaces between
         answer: one symbol of the dictionary
         supporting: the facts that lead to the answer, in the order of the argument, counted from 1
+        steps: how many facts a model looks for, where questions differ in that; None: as many as it does for all
     """
 
     story: List[str]
     question: str
     answer: str
     supporting: List[int]
+    steps: Optional[int] = None
 
 
 def read_questions(path: str) -> List[Question]:
@@ -41,6 +44,9 @@ def read_questions(path: str) -> List[Question]:
         questions = [_question(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
     if not questions:
         raise ValueError(f"{path}: no questions; scripts/prepare/babi.py writes such files")
+    told = [question.steps is not None for question in questions]
+    if any(told) and not all(told):
+        raise ValueError(f"{path}, line {told.index(False) + 1}: no steps, which other lines have")
     return questions
 
 
@@ -49,9 +55,11 @@ def _question(line: str, place: str) -> Question:
         values = json.loads(line)
     except ValueError as error:
         raise ValueError(f"{place}: not JSON ({error})") from None
-    if not isinstance(values, dict) or set(values) != set(FIELDS):
+    if not isinstance(values, dict) or set(values) - {"steps"} != set(FIELDS):
         raise ValueError(f"{place}: not an object with the fields {', '.join(FIELDS)}")
     question = Question(**values)
+    if question.steps is not None and (type(question.steps) is not int or question.steps < 1):
+        raise ValueError(f"{place}: steps is {question.steps!r}; it must be a number from 1 on")
     if not _are(str, question.story) or not all(fact.strip() for fact in question.story) or not question.story:
         raise ValueError(f"{place}: story is {question.story!r}; it must be a list of facts, at least one")
     for name in ("question", "answer"):
@@ -72,10 +80,12 @@ def _are(kind: type, values) -> bool:
 class StoryDataset(FairseqDataset):
     """Questions with the last facts before them, in tensors of which batches are slices.
 
-    A batch is ``{"id", "nsentences", "ntokens", "net_input": {"facts", "lengths", "question"}, "target", "supporting",
-    "supporting_lengths"}``, with shapes as :class:`~fairseq_structattn.models.memory_network.MemoryNetwork` takes them.
-    ``supporting`` ``[batch, most]`` has the indices of the supporting facts in ``facts``, from 0, and :data:`NO_FACT`
-    for facts that were cut off and for padding; ``supporting_lengths`` has the number of supporting facts.
+    A batch is ``{"id", "nsentences", "ntokens", "net_input": {"facts", "lengths", "question", "steps"}, "target",
+    "supporting", "supporting_lengths"}``, with shapes as
+    :class:`~fairseq_structattn.models.memory_network.MemoryNetwork` takes them, and ``steps`` only where questions have
+    them. ``supporting`` ``[batch, most]`` has the indices of the supporting facts in ``facts``, from 0, and
+    :data:`NO_FACT` for facts that were cut off and for padding; ``supporting_lengths`` has the number of supporting
+    facts.
 
     Args:
         questions: of the data set
@@ -100,6 +110,7 @@ class StoryDataset(FairseqDataset):
         self.facts = _padded([[_indices(fact, dictionary) for fact in text.story] for text in self.texts], self.pad)
         self.question = _padded([[_indices(text.question, dictionary)] for text in self.texts], self.pad)[:, 0]
         self.target = torch.tensor([dictionary.index(text.answer) for text in self.texts])
+        self.steps = None if questions[0].steps is None else torch.tensor([text.steps for text in self.texts])
         self.supporting_lengths = torch.tensor([len(text.supporting) for text in self.texts])
         kept = [
             [max(fact - 1 - len(whole.story) + len(text.story), NO_FACT) for fact in text.supporting]
@@ -120,15 +131,18 @@ class StoryDataset(FairseqDataset):
         chosen = torch.tensor(samples)
         lengths = self.lengths[chosen]
         facts, question = self.facts[chosen, : int(lengths.max())], self.question[chosen]
+        net_input = {
+            "facts": _without_empty_columns(facts, self.pad),
+            "lengths": lengths,
+            "question": _without_empty_columns(question, self.pad),
+        }
+        if self.steps is not None:
+            net_input["steps"] = self.steps[chosen]
         return {
             "id": chosen,
             "nsentences": len(samples),
             "ntokens": len(samples),
-            "net_input": {
-                "facts": _without_empty_columns(facts, self.pad),
-                "lengths": lengths,
-                "question": _without_empty_columns(question, self.pad),
-            },
+            "net_input": net_input,
             "target": self.target[chosen],
             "supporting": self.supporting[chosen],
             "supporting_lengths": self.supporting_lengths[chosen],

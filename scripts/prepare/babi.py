@@ -18,6 +18,12 @@ facts. The script writes train.jsonl, valid.jsonl and test.jsonl, a line for eac
 where facts are counted without the questions between them, and dict.txt, fairseq's dictionary of the words and answers
 of train.jsonl. Text is in lower case, without full stops and question marks; an answer of several words joined by
 commas is one symbol. The last stories of the training file, a tenth of its questions, are the validation set.
+
+With several tasks these files have the questions of all of them, each with the number of steps that a model takes,
+
+    python scripts/prepare/babi.py --corpus tasks_1-20_v1-2/en --task 2 3 --steps 2 3 --dest babi/both
+
+and valid2.jsonl, test2.jsonl and so on those of one task.
 """
 
 import argparse
@@ -26,7 +32,7 @@ import glob
 import json
 import os
 import re
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from fairseq_structattn.analysis.files import (
     InputError,
@@ -42,12 +48,18 @@ NUMBERED = re.compile(r"(\d+)\s+(\S.*)")
 
 
 class Question(NamedTuple):
-    """A question, the facts before it, and the numbers of those that lead to its answer, counted from 1."""
+    """A question, the facts before it, the numbers of those that lead to its answer, counted from 1, and the number of
+    steps that a model takes, None if the model decides on it."""
 
     story: List[str]
     question: str
     answer: str
     supporting: List[int]
+    steps: Optional[int] = None
+
+    def to_json(self) -> str:
+        fields = {name: value for name, value in self._asdict().items() if value is not None}
+        return json.dumps(fields, ensure_ascii=False)
 
 
 def read_stories(path: str) -> List[List[Question]]:
@@ -149,7 +161,10 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
     parser.add_argument(
         "--corpus", required=True, metavar="DIR", help="folder with qa1_…_train.txt and the other files"
     )
-    parser.add_argument("--task", required=True, type=int, metavar="N", help="number of the task, 1 to 20")
+    parser.add_argument("--task", required=True, type=int, nargs="+", metavar="N", help="numbers of tasks, 1 to 20")
+    parser.add_argument(
+        "--steps", type=int, nargs="+", metavar="K", help="steps of a model for each task (default: the model's)"
+    )
     parser.add_argument("--dest", required=True, metavar="DIR", help="folder for the files")
     parser.add_argument(
         "--valid-share",
@@ -161,7 +176,32 @@ def parse_arguments(arguments=None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not 0 < options.valid_share < 1:
         raise InputError(f"--valid-share {options.valid_share}: must be between 0 and 1")
+    if options.steps is not None and len(options.steps) != len(options.task):
+        raise InputError(f"--steps: {len(options.steps)} numbers for {len(options.task)} tasks; give one for each")
+    if min(options.steps or [1]) < 1:
+        raise InputError(f"--steps {min(options.steps)}: must be at least 1")
     return options
+
+
+def splits_of(corpus: str, task: int, steps: Optional[int], valid_share: float) -> Dict[str, List[Question]]:
+    """The questions of a task to train on, for validation and for tests."""
+    known, test = (read_stories(find(corpus, task, split)) for split in ("train", "test"))
+    train, valid = split_off(known, valid_share)
+    if not train:
+        raise InputError(f"--valid-share {valid_share} leaves nothing of {len(known)} stories to train on")
+    return {
+        split: [question._replace(steps=steps) for story in stories for question in story]
+        for split, stories in (("train", train), ("valid", valid), ("test", test))
+    }
+
+
+def files_of(tasks: Dict[int, Dict[str, List[Question]]]) -> Iterator[Tuple[str, List[Question]]]:
+    """The names of all files without their ending, and their questions."""
+    for split in ("train", "valid", "test"):
+        yield split, [question for splits in tasks.values() for question in splits[split]]
+        for task, splits in tasks.items():
+            if len(tasks) > 1 and split != "train":
+                yield f"{split}{task}", splits[split]
 
 
 @command
@@ -169,20 +209,14 @@ def main(arguments=None) -> None:
     options = parse_arguments(arguments)
     check_folders({"--corpus": options.corpus})
     check_output_folders({"--dest": options.dest})
-    known, test = (read_stories(find(options.corpus, options.task, split)) for split in ("train", "test"))
-    train, valid = split_off(known, options.valid_share)
-    if not train:
-        raise InputError(f"--valid-share {options.valid_share} leaves nothing of {len(known)} stories to train on")
-    splits = {
-        split: [question for story in stories for question in story]
-        for split, stories in (("train", train), ("valid", valid), ("test", test))
-    }
-    for split, questions in splits.items():
-        path = os.path.join(options.dest, f"{split}.jsonl")
-        write_lines(path, (json.dumps(question._asdict(), ensure_ascii=False) for question in questions))
+    steps = options.steps or [None] * len(options.task)
+    tasks = {task: splits_of(options.corpus, task, own, options.valid_share) for task, own in zip(options.task, steps)}
+    for name, questions in files_of(tasks):
+        path = os.path.join(options.dest, f"{name}.jsonl")
+        write_lines(path, (question.to_json() for question in questions))
         longest = max(len(question.story) for question in questions)
         print(f"{path}: {len(questions):,} questions, at most {longest} facts before one")
-    write_lines(os.path.join(options.dest, "dict.txt"), dictionary(splits["train"]))
+    write_lines(os.path.join(options.dest, "dict.txt"), dictionary(dict(files_of(tasks))["train"]))
 
 
 if __name__ == "__main__":

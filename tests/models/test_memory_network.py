@@ -9,7 +9,7 @@ from fairseq.logging import metrics
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 from fairseq_structattn.criterions import QuestionAnswering
-from fairseq_structattn.modules.fact_selection import ChainSelection, SuccessiveSelection
+from fairseq_structattn.modules.fact_selection import NO_FACT, ChainSelection, SuccessiveSelection
 from fairseq_structattn.tasks.stories import Question, StoryDataset
 
 ARCHITECTURES = ["structattn_memn2n", "structattn_memn2n_chain", "structattn_memn2n_unary_chain"]
@@ -173,7 +173,7 @@ class Answers(torch.nn.Module):
         self.logits = torch.full((3, symbols), -1.0).scatter(1, answers[:, None], 1.0)
         self.facts = facts
 
-    def forward(self, facts, lengths, question):
+    def forward(self, facts, lengths, question, steps=None):
         return self.logits, Namespace(facts=self.facts)
 
     def get_normalized_probs(self, net_output, log_probs):
@@ -191,3 +191,15 @@ def test_criterion_counts_answers_and_sequences_of_facts(task, sample, dictionar
     assert found["accuracy"] == pytest.approx(33.33) and found["fact_accuracy"] == 50.0
     assert "fact_accuracy" not in logged(task, model.train(), sample)[2]
     assert "fact_accuracy" not in logged(task, Answers(answers, torch.zeros(3, 5).long(), 7).eval(), sample)[2]
+
+
+def test_questions_with_steps_of_their_own(task, dictionary):
+    questions = [question._replace(steps=steps) for question, steps in zip(QUESTIONS, (2, 2, 1))]
+    sample = StoryDataset(questions, dictionary, 3).collater([0, 1, 2])
+    model = build(task, "structattn_memn2n_chain", steps=2).eval()
+    assert (model(**sample["net_input"])[1].facts == NO_FACT).tolist() == [[False] * 2, [False] * 2, [False, True]]
+    # The third question takes one step and has one supporting fact, so that it counts, too.
+    answers = Answers(sample["target"], torch.tensor([[2, 0], [1, 0], [0, NO_FACT]]), len(dictionary)).eval()
+    assert logged(task, answers, sample)[2]["fact_accuracy"] == pytest.approx(66.67)
+    with pytest.raises(ValueError, match="takes 2 steps, and the model has 1: set --steps 2"):
+        build(task, "structattn_memn2n", steps=1)(**sample["net_input"])

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from fairseq_structattn.modules.fact_selection import ChainSelection, SuccessiveSelection
+from fairseq_structattn.modules.fact_selection import NO_FACT, ChainSelection, SuccessiveSelection
 
 DIM = 4
 KINDS = {
@@ -93,6 +93,24 @@ def test_padding_changes_nothing(kind):
         torch.testing.assert_close(wide.answer, narrow.answer)
         torch.testing.assert_close(wide.weights[..., :3], narrow.weights)
         assert not wide.weights[..., 3:].any() and wide.facts.tolist() == narrow.facts.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("linear", [False, True])
+def test_each_question_takes_its_own_steps(kind, linear):
+    selection, (query, keys, values) = build(kind, 3), story(3)
+    found = selection(query, keys, values, LENGTHS, linear, torch.tensor([2, 1]))
+    whole = selection(query, keys, values, LENGTHS, linear)
+    assert torch.equal(whole.answer, selection(query, keys, values, LENGTHS, linear, torch.tensor([3, 3])).answer)
+    for item, steps in enumerate((2, 1)):
+        selection.steps = steps
+        alone = [part[:, item : item + 1] for part in (keys[:steps], values[:steps])]
+        expected = selection(query[item : item + 1], *alone, LENGTHS[item : item + 1], linear)
+        torch.testing.assert_close(found.answer[item], expected.answer[0])
+        torch.testing.assert_close(found.weights[item, :steps], expected.weights[0])
+        torch.testing.assert_close(found.distribution.marginals[item, :steps], expected.distribution.marginals[0])
+        assert not found.weights[item, steps:].any()
+        assert found.facts[item].tolist() == expected.facts[0].tolist() + [NO_FACT] * (3 - steps)
 
 
 @pytest.mark.parametrize("kind", KINDS)

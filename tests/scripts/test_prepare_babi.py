@@ -49,6 +49,23 @@ def test_files_become_questions_with_the_facts_before_them(corpus):
     assert counts["football,milk"] == "1" and counts["mary"] == "4" and "s,e" not in counts
 
 
+def test_several_tasks_are_together_and_apart(corpus, capsys):
+    for split in ("train", "test"):
+        (corpus / f"qa3_x_{split}.txt").write_text("1 Mary left.\n2 Where is Mary?\tout\t1\n" * 2)
+    call = ["--corpus", str(corpus), "--dest", str(corpus / "made"), "--task", "2", "3", "--steps", "2", "1"]
+    script.main(call)
+    made = {path.stem: questions(path) for path in (corpus / "made").glob("*.jsonl")}
+    assert sorted(made) == ["test", "test2", "test3", "train", "valid", "valid2", "valid3"]
+    for split in ("valid", "test"):
+        assert made[split] == made[f"{split}2"] + made[f"{split}3"]
+    assert [one["steps"] for one in made["train"]] == [2, 2, 1] and made["test3"][0]["answer"] == "out"
+    assert "out 1" in (corpus / "made" / "dict.txt").read_text().splitlines()
+    for steps, expected in ((["2"], "1 numbers for 2 tasks"), (["2", "0"], "--steps 0: must be at least 1")):
+        with pytest.raises(SystemExit):
+            script.main([*call[:-2], *steps])
+        assert expected in capsys.readouterr().err
+
+
 def test_held_out_stories_have_a_tenth_of_the_questions():
     stories = [[number] * 5 for number in range(200)]
     train, valid = script.split_off(stories, 0.1)

@@ -65,6 +65,7 @@ WRONG = {
     json.dumps({**GOOD, "answer": 3}): "answer is 3",
     json.dumps({**GOOD, "supporting": [2]}): "supporting is [2]; it must be a list of numbers from 1 to 1",
     json.dumps({**GOOD, "supporting": [True]}): "supporting is [True]",
+    json.dumps({**GOOD, "steps": 0}): "steps is 0; it must be a number from 1 on",
 }
 
 
@@ -83,6 +84,18 @@ def test_files_are_read_and_empty_ones_refused(tmp_path):
     assert read_questions(str(path)) == [FIRST]
     path.write_text("")
     with pytest.raises(ValueError, match="no questions"):
+        read_questions(str(path))
+
+
+def test_steps_are_part_of_batches_where_questions_have_them(tmp_path, dictionary):
+    assert "steps" not in StoryDataset([FIRST], dictionary, 9).collater([0])["net_input"]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(one._replace(steps=2)._asdict()) + "\n" for one in (FIRST, SECOND)))
+    data = StoryDataset(read_questions(str(path)), dictionary, 9)
+    assert data.collater([1, 0])["net_input"]["steps"].tolist() == [2, 2]
+    with path.open("a") as file:
+        file.write(json.dumps(GOOD))
+    with pytest.raises(ValueError, match="line 3: no steps, which other lines have"):
         read_questions(str(path))
 
 
