@@ -74,6 +74,13 @@ class Job(NamedTuple):
     def length(self) -> int:
         return self.shape[-1] if self.systems is not state_chains else self.shape[1] + 1
 
+    def reduced(self, by: int) -> "Job":
+        """The same job with lengths divided by ``by``, and the number of items by its cube."""
+        fewer = self.length - min(max(self.length // by, 2), self.length)
+        positions = 1 if self.systems is state_chains else len(self.shape) - 1
+        shorter = [size - fewer for size in self.shape[1 : 1 + positions]]
+        return self._replace(shape=(max(self.shape[0] // by**3, 1), *shorter, *self.shape[1 + positions :]))
+
     def draw(self, batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Dict[str, System]:
         """Its systems, for the first `batch` items."""
         torch.manual_seed(1)
@@ -421,19 +428,22 @@ def seconds(job: Job, device: torch.device, rounds: int) -> Dict[str, Tensor]:
         for name, system in [(name, systems[name]) for name in times]:
             try:
                 passed = system.run(device)[2]
-            except RuntimeError:
+            except RuntimeError as error:
+                if name.startswith(OURS):
+                    print(f"{job.name}, {name}: {error}", file=sys.stderr)
                 continue
             # The first turn warms up.
             times[name] += [passed] if turn > 0 else []
     return {name: torch.stack(passed) for name, passed in times.items() if passed}
 
 
-def peak_mb(jobs: str, number: int, system: str, device: torch.device) -> Optional[float]:
-    """Peak memory of one run; that of the CPU is measured in a process of its own."""
-    if device.type == "cuda":
-        return round(measure_peak(JOBS[jobs][number], system, device), 1)
+def peak_mb(jobs: str, number: int, system: str, device: torch.device, reduce: int) -> Optional[float]:
+    """Peak memory of one run; that of kernels for the CPU is measured in a process of its own."""
+    if compiled_backend(device) == "cuda":
+        return round(measure_peak(JOBS[jobs][number].reduced(reduce), system, device), 1)
     command = [sys.executable, "-W", "ignore", os.path.abspath(__file__), "--device", str(device), "--jobs", jobs]
-    finished = subprocess.run(command + ["--peak", str(number), system], stdout=subprocess.PIPE, text=True)
+    command += ["--reduce", str(reduce), "--peak", str(number), system]
+    finished = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     return None if finished.returncode else float(finished.stdout.split()[-1])
 
 
@@ -458,11 +468,11 @@ def _resident(field: str) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith(field))
 
 
-def measure(jobs: str, number: int, device: torch.device, rounds: int) -> List[Dict]:
-    """Rows of one job."""
-    job = JOBS[jobs][number]
+def measure(jobs: str, number: int, device: torch.device, rounds: int, reduce: int) -> List[Dict]:
+    """Rows of one job; without ratios if this package's kernels cannot do it."""
+    job = JOBS[jobs][number].reduced(reduce)
     wrong, times = errors(job, device), seconds(job, device, rounds)
-    base = times[f"{OURS} {compiled_backend(device)}"][:, 1]
+    base = times.get(f"{OURS} {compiled_backend(device)}")
     rows = []
     for name, passed in times.items():
         forward, both = passed.median(0).values.tolist()
@@ -476,8 +486,8 @@ def measure(jobs: str, number: int, device: torch.device, rounds: int) -> List[D
                 "backend": backend,
                 "forward_ms": round(forward * 1e3, 3),
                 "forward_backward_ms": round(both * 1e3, 3),
-                "ratio": round((passed[:, 1] / base).median().item(), 2),
-                "peak_mb": peak_mb(jobs, number, name, device),
+                "ratio": None if base is None else round((passed[:, 1] / base[:, 1]).median().item(), 2),
+                "peak_mb": peak_mb(jobs, number, name, device, reduce),
                 "max_error": None if wrong[name] is None else float(f"{wrong[name]:.1e}"),
             }
         )
@@ -490,7 +500,7 @@ def print_growth(rows: List[Dict]) -> None:
     for name in sorted({row["job"] for row in rows}):
         for system in sorted({(row["library"], row["backend"]) for row in rows}):
             own = [row for row in rows if row["job"] == name and (row["library"], row["backend"]) == system]
-            if len(own) > 1:
+            if len({row["length"] for row in own}) > 1:
                 first, last = own[0], own[-1]
                 times = last["forward_backward_ms"] / last["batch"] / (first["forward_backward_ms"] / first["batch"])
                 power = math.log(times) / math.log(last["length"] / first["length"])
@@ -504,6 +514,13 @@ def main(arguments=None) -> None:
     parser.add_argument("--jobs", choices=JOBS, help="list of jobs (default: that of the device)")
     parser.add_argument("--job", action="append", metavar="NAME", help="only jobs whose name contains this")
     parser.add_argument("--rounds", type=int, default=7, help="measurements of each library (default: 7)")
+    parser.add_argument(
+        "--reduce",
+        type=int,
+        default=1,
+        metavar="N",
+        help="divide lengths and rounds by this, and numbers of items by its cube, to try the script out (default: 1)",
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peak", nargs=2, metavar=("NUMBER", "SYSTEM"), help=argparse.SUPPRESS)
     parser.add_argument("--output", metavar="FILE", help="file to which rows are appended (default: only print them)")
@@ -513,13 +530,14 @@ def main(arguments=None) -> None:
     # Both libraries warn of functions that newer releases of PyTorch deprecate.
     warnings.filterwarnings("ignore")
     if arguments.peak:
-        print(round(measure_peak(JOBS[jobs][int(arguments.peak[0])], arguments.peak[1], device), 1))
+        job = JOBS[jobs][int(arguments.peak[0])].reduced(arguments.reduce)
+        print(round(measure_peak(job, arguments.peak[1], device), 1))
         return
     check_outputs({"--output": arguments.output})
     measured = []
     for number, job in enumerate(JOBS[jobs]):
         if any(part in job.name for part in arguments.job or [""]):
-            rows = measure(jobs, number, device, arguments.rounds)
+            rows = measure(jobs, number, device, max(arguments.rounds // arguments.reduce, 1), arguments.reduce)
             measured += rows
             if arguments.output is not None:
                 write(arguments.output, rows)

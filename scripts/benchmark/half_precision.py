@@ -16,7 +16,7 @@ import sys
 from typing import Dict, List, Optional
 
 import torch
-from training_speed import PRECISIONS, SYSTEMS, Trained, model_options, sample_batches
+from training_speed import PRECISIONS, SYSTEMS, Trained, add_reduce, model_options, reduced_number, sample_batches
 
 from fairseq_structattn.analysis.files import check_outputs, command
 from fairseq_structattn.analysis.results import machine, replace_rows, versions
@@ -61,7 +61,8 @@ def mean(losses: List[float]) -> Optional[float]:
 def measure(arguments: argparse.Namespace, system: str, precision: str) -> Dict:
     """The row of one system in one precision."""
     device = torch.device(arguments.device)
-    options = SYSTEMS[system].split() + model_options(arguments.sizes)
+    options = SYSTEMS[system].split() + model_options(arguments.sizes, arguments.reduce)
+    updates = reduced_number(arguments.updates, arguments.reduce)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
@@ -70,8 +71,8 @@ def measure(arguments: argparse.Namespace, system: str, precision: str) -> Dict:
     batches = sample_batches(trained, arguments.batches, arguments.max_tokens, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    row = {"job": f"{arguments.updates} updates", "system": system, "precision": precision}
-    row.update(train(trained, batches, arguments.updates))
+    row = {"job": f"{updates} updates", "system": system, "precision": precision}
+    row.update(train(trained, batches, updates))
     peak = round((torch.cuda.max_memory_allocated() - before) / 2**20) if device.type == "cuda" else None
     return {**row, "peak_mb": peak}
 
@@ -85,7 +86,8 @@ def main(arguments=None) -> None:
     parser.add_argument("--updates", type=int, default=200, help="number of updates (default: 200)")
     parser.add_argument("--max-tokens", type=int, default=3000, help="tokens in a batch (default: 3000)")
     parser.add_argument("--batches", type=int, default=20, help="number of batches (default: 20)")
-    parser.add_argument("--sizes", choices=("equal", "presets", "tiny"), default="equal", help="see training_speed.py")
+    parser.add_argument("--sizes", choices=("equal", "presets"), default="equal", help="see training_speed.py")
+    add_reduce(parser, "equal sizes of models, and the updates,")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", required=True, metavar="FILE", help="file to which rows are appended")
     arguments = parser.parse_args(arguments)

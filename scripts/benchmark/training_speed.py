@@ -40,11 +40,6 @@ SYSTEMS = {
     "tree_nonprojective": "--arch structattn_rnn_tree_nonprojective",
     "treedec": "--arch structattn_rnn_treedec",
 }
-# To try the script out.
-TINY = (
-    "--encoder-embed-dim 8 --encoder-hidden-size 8 --encoder-layers 1 --encoder-bidirectional "
-    "--decoder-embed-dim 8 --decoder-hidden-size 8 --decoder-layers 1 --decoder-out-embed-dim 8"
-).split()
 BASELINES = ("lstm", "luong_general", "flat")
 
 
@@ -120,15 +115,29 @@ def batches_of_length(trained: Trained, count: int, length: int, size: int, devi
     return [utils.move_to_cuda(batch) for batch in batches] if device.type == "cuda" else batches
 
 
-def model_options(sizes: str) -> List[str]:
-    """Of a value of ``--sizes``; those of the presets are what they are."""
-    return {"equal": SIZES, "presets": [], "tiny": TINY}[sizes]
+def model_options(sizes: str, reduce: int = 1) -> List[str]:
+    """Of a value of ``--sizes``: equal sizes are divided by ``reduce``, those of the presets are what they are."""
+    reduced = [str(reduced_number(int(word), reduce)) if word.isdigit() else word for word in SIZES]
+    return reduced if sizes == "equal" else []
+
+
+def reduced_number(number: int, by: int) -> int:
+    """``number`` divided by ``by``, and at least 1."""
+    return max(number // by, 1)
+
+
+def add_reduce(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option ``--reduce``, with which a benchmark does on any machine what it does on a large one."""
+    parser.add_argument(
+        "--reduce", type=int, default=1, metavar="N", help=f"divide {what} by this, to try the script out (default: 1)"
+    )
 
 
 def description(arguments: argparse.Namespace) -> str:
     """What is unusual about the batches and the models."""
     batches = f", {arguments.batch_size} sentences of {arguments.source_length} words"
-    sizes = {"equal": "", "presets": ", sizes of the presets", "tiny": ", tiny sizes"}[arguments.sizes]
+    sizes = {"equal": "", "presets": ", sizes of the presets"}[arguments.sizes]
+    sizes += f", reduced {arguments.reduce} times" if arguments.reduce > 1 else ""
     precision = "" if arguments.precision == "fp32" else f", {arguments.precision}"
     return (batches if arguments.source_length else "") + sizes + precision
 
@@ -174,15 +183,16 @@ def main(arguments=None) -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="number of such sentences in a batch (default: 32)")
     parser.add_argument(
         "--sizes",
-        choices=("equal", "presets", "tiny"),
+        choices=("equal", "presets"),
         default="equal",
-        help="of models: equal for all, those of each system's preset, or tiny for a dry run (default: equal)",
+        help="of models: equal for all, or those of each system's preset (default: equal)",
     )
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="fp32", help="precision, as in fairseq-train (default: fp32)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="updates of each system on each batch (default: 3)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add_reduce(parser, "equal sizes of models, and the rounds,")
     parser.add_argument("--output", metavar="FILE", help="file to which rows are appended (default: only print them)")
     arguments = parser.parse_args(arguments)
     systems = arguments.systems.split(",")
@@ -191,7 +201,7 @@ def main(arguments=None) -> None:
         parser.error(f"--systems {','.join(unknown)}: not known, choose from {', '.join(SYSTEMS)}")
     check_outputs({"--output": arguments.output})
     device = torch.device(arguments.device)
-    sizes = model_options(arguments.sizes)
+    sizes = model_options(arguments.sizes, arguments.reduce)
     trained = {
         name: Trained(arguments.data, SYSTEMS[name].split() + sizes, arguments.max_tokens, device, arguments.precision)
         for name in systems
@@ -201,7 +211,8 @@ def main(arguments=None) -> None:
         batches = sample_batches(first, arguments.batches, arguments.max_tokens, device)
     else:
         batches = batches_of_length(first, arguments.batches, arguments.source_length, arguments.batch_size, device)
-    rows = measure(systems, batches, trained, arguments.rounds, description(arguments))
+    rounds = reduced_number(arguments.rounds, arguments.reduce)
+    rows = measure(systems, batches, trained, rounds, description(arguments))
     for row in rows:
         print(f"{row['job']:80} {row['system']:30} {row['words_per_second']:8} words/s  {row['ratio']:6.3f}x")
     if arguments.output is None:

@@ -50,6 +50,16 @@ def test_growth_is_a_power_of_the_length(capsys):
     ]
     benchmark.print_growth(rows)
     assert "16.0 times from n = 25 to 100, n^2.00" in capsys.readouterr().out
+    benchmark.print_growth([{**row, "length": 25} for row in rows])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_reduced_job_has_the_shape_of_the_job():
+    jobs = {(job.name, job.length): job.reduced(16).shape for job in benchmark.JOBS["cpu"] + benchmark.JOBS["cuda"]}
+    assert jobs["binary chain", 200] == (24, 12)
+    assert jobs["chain of 25 states", 20] == (1, 1, 25, 25)
+    assert jobs["projective tree", 64] == (1, 5, 4) and jobs["binary tree", 200] == (1, 12, 12)
+    assert all(job.reduced(1) == job for job in benchmark.JOBS["cuda"])
 
 
 def test_peak_memory_is_that_of_the_run(monkeypatch):

@@ -44,6 +44,7 @@ def work(tmp_path):
         step("lstm", "luong_general", 4.5),
         step("luong_general", "crf", 0.8),
         step("flat", "tree", 0.9, ", 32 sentences of 40 words"),
+        step("flat", "tree_nonprojective", 0.8, ", 32 sentences of 40 words"),
     ]
     for name, rows in zip(gpu_report.PARTS, (kernels, speed, [updates(5.0), updates(None), updates(5.0, 150)])):
         (tmp_path / f"{name}.json").write_text(json.dumps(results(rows)), encoding="utf-8")
@@ -64,6 +65,7 @@ def test_bars_are_judged_by_what_was_measured(work):
         (4.5, "yes"),  # luong_general against lstm, in float32
         (1.25, "no"),  # crf
         (1.11, "yes"),  # tree
+        (1.25, "no"),  # tree_nonprojective
         (0.625, "yes"),  # training held
         ("not finite", "no"),  # the loss was not finite
         ("not finite", "no"),  # it collapsed after 150 updates
@@ -75,6 +77,16 @@ def test_failed_tests_and_missing_measurements_show(work):
     (work / "distributions.json").unlink()
     rows = gpu_report.report(str(work))["rows"]
     assert [row["met"] for row in rows[:7]] == ["no", "yes", None, None, None, None, None]
+
+
+def test_a_run_that_was_cut_off_is_reported_as_far_as_it_came(work):
+    for name in ("tests.xml", "training_speed.json", "half_precision.json"):
+        (work / name).unlink()
+    report = gpu_report.report(str(work))
+    assert [row["met"] for row in report["rows"]] == [None, None, "yes", "yes", "yes", "no", "no"] + [None] * 4
+    (work / "distributions.json").unlink()
+    report = gpu_report.report(str(work))
+    assert report["machine"] and not any(row["met"] for row in report["rows"])
 
 
 def test_the_report_is_written_with_where_it_comes_from(work, capsys, monkeypatch):

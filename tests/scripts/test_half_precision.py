@@ -21,8 +21,9 @@ def test_every_kind_of_model_learns(half_precision, precision, tiny_corpus, tmp_
     output = tmp_path / "results.json"
     systems = ["crf", "luong_general_input_feeding", "bahdanau", "tree", "treedec"]
     systems = systems if precision in ("fp16", "bf16") else systems[:1]
-    arguments = [str(tiny_corpus.bin), "--device", "cpu", "--sizes", "tiny", "--max-tokens", "300", "--batches", "4"]
-    arguments += ["--updates", "16", "--systems", ",".join(systems), "--precisions", precision, "--output", str(output)]
+    arguments = [str(tiny_corpus.bin), "--device", "cpu", "--reduce", "32", "--max-tokens", "300", "--batches", "4"]
+    arguments += ["--updates", str(16 * 32), "--systems", ",".join(systems), "--precisions", precision]
+    arguments += ["--output", str(output)]
     monkeypatch.setattr("sys.argv", ["half_precision.py", *arguments])
     half_precision.main()
     rows = json.loads(output.read_text(encoding="utf-8"))["rows"]

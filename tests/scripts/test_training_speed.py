@@ -12,7 +12,7 @@ PUBLISHED = SCRIPTS / "benchmark" / "results"
 def test_files_are_written_when_one_is_named_only(tiny_corpus, tmp_path, capsys):
     speed = load_script("benchmark/training_speed.py")
     before = {path: path.read_bytes() for path in PUBLISHED.iterdir()}
-    arguments = [str(tiny_corpus.bin), "--device", "cpu", "--sizes", "tiny", "--max-tokens", "300", "--batches", "2"]
+    arguments = [str(tiny_corpus.bin), "--device", "cpu", "--reduce", "32", "--max-tokens", "300", "--batches", "2"]
     arguments += ["--rounds", "1", "--systems", "lstm,luong_general"]
     speed.main(arguments)
     assert "words/s" in capsys.readouterr().out
@@ -20,7 +20,7 @@ def test_files_are_written_when_one_is_named_only(tiny_corpus, tmp_path, capsys)
     speed.main([*arguments, "--output", str(output)])
     content = json.loads(output.read_text(encoding="utf-8"))
     assert len(content["rows"]) == 4 and content["machine"] and content["versions"]["torch"]
-    assert all(row["job"].endswith("tiny sizes") for row in content["rows"])
+    assert all(row["job"].endswith("reduced 32 times") for row in content["rows"])
     assert {path: path.read_bytes() for path in PUBLISHED.iterdir()} == before
     with pytest.raises(SystemExit):
         speed.main([*arguments, "--output", str(tmp_path)])
