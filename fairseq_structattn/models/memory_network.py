@@ -75,9 +75,10 @@ class MemoryNetwork(BaseFairseqModel):
     Questions are embedded by the first table, which also embeds the keys of facts at the first step. With adjacent
     tying, K steps have K + 1 tables: table k embeds keys and table k + 1 values, and the rows of the last table score
     answers. Without tying, there are 2K + 1 tables: table 2k − 1 embeds keys and table 2k values, and the last table
-    scores answers (as in the code of Kim et al., whose paper has adjacent tying). Words and answers are symbols of one
-    dictionary. Answers are scored by the sum h of query and context, or, with a hidden layer, by h + U₂ max(0, U₁ h),
-    which can combine facts in ways that no sum of them does.
+    scores answers (as in the code of Kim et al., whose paper has adjacent tying). A question that takes fewer steps
+    takes the last ones, which read from the table next to that of the answers, and is embedded by the first table of
+    these. Words and answers are symbols of one dictionary. Answers are scored by the sum h of query and context, or,
+    with a hidden layer, by h + U₂ max(0, U₁ h), which can combine facts in ways that no sum of them does.
 
     Args:
         sentences: vectors of questions and facts, in all tables
@@ -159,7 +160,12 @@ class MemoryNetwork(BaseFairseqModel):
             looked_for, read = vectors[:-1], vectors[1:]
         else:
             looked_for, read = vectors[:-1:2], vectors[1::2]
-        query = self.sentences.question(question)
+        table = None
+        if steps is not None:
+            first = self.selection.steps - steps
+            looked_for, read = (_from_step(first, part) for part in (looked_for, read))
+            table = first if self.tying == "adjacent" else 2 * first
+        query = self.sentences.question(question, table)
         selection = self.selection(query, looked_for, read, lengths, bool(self.linear), steps)
         answer = selection.answer
         if self.hidden is not None:
@@ -171,6 +177,13 @@ class MemoryNetwork(BaseFairseqModel):
         logits = net_output[0]
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return torch.log_softmax(logits, -1) if log_probs else torch.softmax(logits, -1)
+
+
+def _from_step(first: Tensor, vectors: Tensor) -> Tensor:
+    """Vectors ``[steps, batch, …]``, from the step `first` ``[batch]`` of each question on; unused ones follow."""
+    steps, batch = vectors.shape[:2]
+    number = (torch.arange(steps, device=first.device).unsqueeze(1) + first) % steps
+    return vectors[number, torch.arange(batch, device=first.device)]
 
 
 def _selection(options: MemoryNetworkOptions) -> FactSelection:

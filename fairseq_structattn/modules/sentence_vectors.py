@@ -1,5 +1,7 @@
 """Sentence vectors: sums of word embeddings, weighted by position, plus an embedding of the age of the sentence."""
 
+from typing import Optional
+
 import torch
 from torch import Tensor, nn
 
@@ -47,13 +49,17 @@ class SentenceVectors(nn.Module):
             nn.init.normal_(table, std=init_std)
         self.register_buffer("units", torch.arange(1, dim + 1) / dim, persistent=False)
 
-    def question(self, tokens: Tensor) -> Tensor:
-        """Vectors of questions in the first table, ``[batch, dim]``.
+    def question(self, tokens: Tensor, tables: Optional[Tensor] = None) -> Tensor:
+        """Vectors of questions, ``[batch, dim]``.
 
         Args:
             tokens: ``[batch, words]``, right-padded
+            tables: number of the table for each question, ``[batch]``; None: the first
         """
-        return self._sums(tokens, self.table(0))
+        if tables is None:
+            return self._sums(tokens, self.table(0))
+        vectors = self._sums(tokens, self.words).unflatten(-1, (self.num_tables, self.dim))
+        return vectors[torch.arange(len(tokens), device=tokens.device), tables]
 
     def facts(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Vectors of facts in all tables, ``[tables, batch, facts, dim]``; 0 in padding.

@@ -201,5 +201,14 @@ def test_questions_with_steps_of_their_own(task, dictionary):
     # The third question takes one step and has one supporting fact, so that it counts, too.
     answers = Answers(sample["target"], torch.tensor([[2, 0], [1, 0], [0, NO_FACT]]), len(dictionary)).eval()
     assert logged(task, answers, sample)[2]["fact_accuracy"] == pytest.approx(66.67)
+    # Its answer is that of a model of one step, which has the last tables.
+    for tying, last in (("adjacent", slice(1, None)), ("none", slice(2, None))):
+        model = build(task, "structattn_memn2n", steps=2, tying=tying, linear_start_epochs=0)
+        short = build(task, "structattn_memn2n", steps=1, tying=tying, linear_start_epochs=0)
+        for name in ("words", "ages"):
+            whole = getattr(model.sentences, name).unflatten(-1, (-1, 20))
+            getattr(short.sentences, name).data = whole[:, last].flatten(1)
+        alone = {name: part[2:] for name, part in sample["net_input"].items() if name != "steps"}
+        torch.testing.assert_close(model(**sample["net_input"])[0][2:], short(**alone)[0])
     with pytest.raises(ValueError, match="takes 2 steps, and the model has 1: set --steps 2"):
         build(task, "structattn_memn2n", steps=1)(**sample["net_input"])

@@ -61,10 +61,10 @@ def test_report_is_written_between_the_marks_of_the_readme(tmp_path):
 @pytest.fixture
 def data(tmp_path):
     """The data of two tasks, and the starts that were trained instead of being trained."""
-    for task in (2, 3):
-        (tmp_path / "data" / f"qa{task}").mkdir(parents=True)
+    for folder in ("qa2", "qa3", "together"):
+        (tmp_path / "data" / folder).mkdir(parents=True)
         for name in ("dict.txt", "train.jsonl", "valid.jsonl", "test.jsonl"):
-            (tmp_path / "data" / f"qa{task}" / name).write_text(f"{task} {name}")
+            (tmp_path / "data" / folder / name).write_text(f"{folder} {name}")
     return tmp_path
 
 
@@ -73,7 +73,7 @@ def train(data, monkeypatch, *arguments):
 
     def run(start, *places):
         trained.append(start)
-        return row(*start)
+        return [row(**own) for own in start.identities]
 
     monkeypatch.setattr(trainings, "run", run)
     places = ["--data", data / "data", "--work", data / "runs", "--results", data / "new" / "results.jsonl"]
@@ -85,7 +85,7 @@ def test_finished_starts_are_not_made_again(data, monkeypatch, capsys):
     names = ("memn2n.published", "chain.published")
     first = ["qa2.memn2n.published-1", "qa3.memn2n.published-1", "qa2.chain.published-1", "qa3.chain.published-1"]
     assert train(data, monkeypatch, *names) == first
-    assert "qa3.chain.published-1: answers 80.0 %, facts 50.0 %" in capsys.readouterr().out
+    assert "qa3.chain.published-1, task 3: answers 80.0 %, facts 50.0 %" in capsys.readouterr().out
     assert train(data, monkeypatch, *names) == []
     assert train(data, monkeypatch, "chain.published", "--seeds", "1 2") == [name[:-1] + "2" for name in first[2:]]
     rows = trainings.read_rows(str(data / "new" / "results.jsonl"))
@@ -95,6 +95,15 @@ def test_finished_starts_are_not_made_again(data, monkeypatch, capsys):
     assert train(data, monkeypatch, *names) == [first[1], first[3]]
     monkeypatch.setitem(trainings.SETTINGS, "published", ["--lr", "1"])
     assert train(data, monkeypatch, *names) == first
+
+
+def test_a_joint_start_has_a_row_for_each_task(data, monkeypatch):
+    assert train(data, monkeypatch, "chain.joint") == ["together.chain.joint-1"]
+    rows = trainings.read_rows(str(data / "new" / "results.jsonl"))
+    assert [one["task"] for one in rows] == list(trainings.STEPS) and len({one["fingerprint"] for one in rows}) == 1
+    assert train(data, monkeypatch, "chain.joint") == []
+    start = trainings.Start(tuple(trainings.STEPS), "chain", "joint", 1)
+    assert start.options[start.options.index("--steps") + 1] == "3"
 
 
 def test_wrong_calls_and_broken_results_are_named(data, monkeypatch, capsys):
@@ -131,12 +140,32 @@ def test_a_start_is_what_fairseq_trains_whatever_was_trained_before(tmp_path, mo
     prepare.main(["--corpus", str(tmp_path), "--task", "2", "--dest", str(tmp_path / "qa2")])
     options = "--optimizer sgd --lr 0.1 --clip-norm 1 --batch-size 4 --max-epoch 3"
     monkeypatch.setitem(trainings.SETTINGS, "published", options.split())
-    starts = [trainings.Start(2, "chain", "published", seed) for seed in (1, 2, 1)]
+    starts = [trainings.Start((2,), "chain", "published", seed) for seed in (1, 2, 1)]
     rows = [trainings.run(start, str(tmp_path / "qa2"), str(tmp_path / "runs")) for start in starts]
-    for one in rows:
+    for (one,) in rows:
         assert one.pop("seconds") > 0
     assert rows[0] == rows[2] != rows[1]
-    assert rows[0]["epoch"] in (1, 2, 3) and 0 <= rows[0]["test_fact_accuracy"] <= 100
+    assert rows[0][0]["epoch"] in (1, 2, 3) and 0 <= rows[0][0]["test_fact_accuracy"] <= 100
+
+
+@pytest.mark.slow
+def test_one_model_is_measured_on_each_of_its_tasks(tmp_path, monkeypatch):
+    pytest.importorskip("fairseq")
+    prepare = load_script("prepare/babi.py")
+    stories = {2: "1 Mary left.\n2 John sat.\n3 Who left?\tmary\t1 2\n", 3: "1 Ann sat.\n2 Who sat?\tann\t1\n"}
+    for task, story in stories.items():
+        for split in ("train", "test"):
+            (tmp_path / f"qa{task}_x_{split}.txt").write_text(story * 10)
+    data = tmp_path / "together"
+    prepare.main(["--corpus", str(tmp_path), "--task", "2", "3", "--steps", "2", "1", "--dest", str(data)])
+    options = "--optimizer sgd --lr 0.5 --clip-norm 1 --batch-size 4 --max-epoch 9"
+    monkeypatch.setitem(trainings.SETTINGS, "joint", options.split())
+    two, three = trainings.run(trainings.Start((2, 3), "chain", "joint", 1), str(data), str(tmp_path / "runs"))
+    assert (two["task"], three["task"]) == (2, 3) and two["valid_accuracy"] == three["valid_accuracy"]
+    assert three["test_fact_accuracy"] == 100  # one fact, so one choice
+    checkpoint = str(tmp_path / "runs" / "together.chain.joint-1" / "checkpoint_best.pt")
+    found = trainings.measure(checkpoint, str(data), ["test2", "test3"])
+    assert [found[f"test{task}"]["accuracy"] for task in (2, 3)] == [two["test_accuracy"], three["test_accuracy"]]
 
 
 def test_published_averages_are_those_of_the_rows_but_for_one():

@@ -30,21 +30,29 @@ work=${positional[0]:-babi}
 names=()
 [ ${#positional[@]} -lt 2 ] || names=("${positional[@]:1}")
 [ ${#names[@]} -gt 0 ] ||
-    names=({memn2n,chain,unary_chain}.published {memn2n,chain,unary_chain}.tuned)
+    names=({memn2n,chain,unary_chain}.{published,tuned,joint})
 seeds=${SEEDS:-1 2 3 4 5}
 python=${PYTHON:-python}
 results=${RESULTS:-$here/results.jsonl}
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 mkdir -p "$work/logs"
 
-for task in 2 3 7 8 11 13 14 15 16 17 18 19; do
-    [ ! -e "$work/data/qa$task/dict.txt" ] || continue
+tasks=(2 3 7 8 11 13 14 15 16 17 18 19)
+
+prepare() { # FOLDER TASK ... [OPTION ...]
+    local dest="$work/data/$1"
+    [ ! -e "$dest/dict.txt" ] || return 0
     [ -n "$corpus" ] || {
         echo "error: no data in $work: name the folder en of bAbI tasks v1.2 by --corpus" >&2
         exit 2
     }
-    "$python" scripts/prepare/babi.py --corpus "$corpus" --task "$task" --dest "$work/data/qa$task"
+    "$python" scripts/prepare/babi.py --corpus "$corpus" --dest "$dest" --task "${@:2}"
+}
+
+for task in "${tasks[@]}"; do
+    prepare "qa$task" "$task"
 done
+prepare together "${tasks[@]}" --steps 2 3 3 3 2 2 2 2 3 2 2 2
 
 one() { # SYSTEM.SETTING SEED
     "$python" $here/trainings.py "$1" --seeds "$2" --data "$work/data" --work "$work/runs" --results "$results" \

@@ -3,8 +3,9 @@
     python scripts/experiments/babi/trainings.py --data babi/data --work babi --results R --seeds 1,2 chain.published
 
 A row of the results, one line of JSON, has the scores of one start on one task: those of the validation and test set at
-the epoch with the most correct answers on the validation set. A start is not repeated if it has a row with the same
-options and data, so the results of several calls and machines can be collected in one file.
+the epoch with the most correct answers on the validation set. A start of setting joint answers all tasks and has a row
+for each; its validation set is that of all of them. A start is not repeated if it has its rows with the same options
+and data, so the results of several calls and machines can be collected in one file.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from typing import Dict, Iterable, List, NamedTuple, Set
+from typing import Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from fairseq_structattn.analysis import PLUGIN
 from fairseq_structattn.analysis.files import (
@@ -46,28 +47,40 @@ TUNED = [
     *"--linear-start-epochs 10 --position-scale 2 --age-noise 0.1 --embed-dim 32 --answer-hidden-dim 32".split(),
     *"--chain-edges read".split(),
 ]
-SETTINGS = {"published": PUBLISHED, "tuned": TUNED}
-SPLITS = ("valid", "test")
+JOINT = [*TUNED, *"--embed-dim 50 --answer-hidden-dim 50".split()]
+SETTINGS = {"published": PUBLISHED, "tuned": TUNED, "joint": JOINT}
+TOGETHER = "together"
 COLUMNS = ("task", "system", "setting", "seed", "fingerprint")
 
 
 class Start(NamedTuple):
-    """One training."""
+    """One training, of one task or of all of them."""
 
-    task: int
+    tasks: Tuple[int, ...]
     system: str
     setting: str
     seed: int
 
     @property
+    def data(self) -> str:
+        """The name of the folder of its data."""
+        return TOGETHER if len(self.tasks) > 1 else f"qa{self.tasks[0]}"
+
+    @property
     def name(self) -> str:
-        return f"qa{self.task}.{self.system}.{self.setting}-{self.seed}"
+        return f"{self.data}.{self.system}.{self.setting}-{self.seed}"
+
+    @property
+    def identities(self) -> List[Dict]:
+        """What distinguishes each of its rows from those of other starts."""
+        return [{"task": task, **dict(zip(self._fields[1:], self[1:]))} for task in self.tasks]
 
     @property
     def options(self) -> List[str]:
         """Options of fairseq-train, without paths and seed."""
         return [
-            *("--task", "structattn_babi", "--arch", SYSTEMS[self.system], "--steps", str(STEPS[self.task])),
+            *("--task", "structattn_babi", "--arch", SYSTEMS[self.system]),
+            *("--steps", str(max(STEPS[task] for task in self.tasks))),
             *("--criterion", "structattn_question_answering", "--lr-scheduler", "fixed"),
             *("--required-batch-size-multiple", "1", "--best-checkpoint-metric", "accuracy"),
             *("--maximize-best-checkpoint-metric", *SETTINGS[self.setting]),
@@ -124,45 +137,61 @@ def train(start: Start, data: str, folder: str) -> None:
     fairseq_train(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, given + ["--log-format", "none"])))
 
 
-def measure(checkpoint: str, data: str) -> Dict:
-    """Accuracies and loss of both splits, as fairseq-validate prints them, and the epoch of the checkpoint."""
+def measure(checkpoint: str, data: str, splits: Iterable[str]) -> Dict[str, Dict]:
+    """Accuracies and loss of each split, as fairseq-validate prints them."""
     import torch
     from fairseq import checkpoint_utils
     from fairseq.logging import metrics
 
-    state = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)
-    loaded = checkpoint_utils.load_model_ensemble_and_task([checkpoint], {"data": data}, state=state)
-    models, configuration, task = loaded
+    models, configuration, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint], {"data": data})
     criterion = task.build_criterion(configuration.criterion)
-    found = {"epoch": state["extra_state"]["train_iterator"]["epoch"]}
-    if state["extra_state"]["train_iterator"].get("iterations_in_epoch", 0) == 0:
-        found["epoch"] -= 1  # a checkpoint from the end of an epoch names the next epoch
     models[0].eval()
-    for split in SPLITS:
+    found = {}
+    for split in splits:
         task.load_dataset(split)
         dataset = task.dataset(split)
         with torch.no_grad(), metrics.aggregate(new_root=True) as measured:
             _, _, logged = criterion(models[0], dataset.collater(list(range(len(dataset)))))
             task.reduce_metrics([logged], criterion)
         values = measured.get_smoothed_values()
-        found.update({f"{split}_{name}": values.get(name) for name in ("accuracy", "fact_accuracy", "loss")})
+        found[split] = {name: values.get(name) for name in ("accuracy", "fact_accuracy", "loss")}
     return found
 
 
-def run(start: Start, data: str, work: str) -> Dict:
-    """Trains and measures a start, and returns its row without the fingerprint."""
+def epoch_of(checkpoint: str) -> int:
+    """The epoch after which a checkpoint was saved."""
+    from fairseq import checkpoint_utils
+
+    iterator = checkpoint_utils.load_checkpoint_to_cpu(checkpoint)["extra_state"]["train_iterator"]
+    # A checkpoint from the end of an epoch names the next epoch.
+    return iterator["epoch"] - (iterator.get("iterations_in_epoch", 0) == 0)
+
+
+def run(start: Start, data: str, work: str) -> List[Dict]:
+    """Trains and measures a start, and returns its rows without the fingerprint."""
     folder = os.path.join(work, start.name)
     began = time.time()
     train(start, data, folder)
-    seconds = round(time.time() - began, 1)
-    return {**start._asdict(), **measure(os.path.join(folder, "checkpoint_best.pt"), data), "seconds": seconds}
+    about = {"seconds": round(time.time() - began, 1)}
+    checkpoint = os.path.join(folder, "checkpoint_best.pt")
+    about["epoch"] = epoch_of(checkpoint)
+    tests = {task: f"test{task}" if len(start.tasks) > 1 else "test" for task in start.tasks}
+    found = measure(checkpoint, data, ("valid", *tests.values()))
+    return [
+        {**own, **_named("valid", found["valid"]), **_named("test", found[tests[own["task"]]]), **about}
+        for own in start.identities
+    ]
 
 
-def append(path: str, row: Dict) -> None:
-    """Appends a row in a single write, since other processes may append to the file, too."""
+def _named(split: str, values: Dict) -> Dict:
+    return {f"{split}_{name}": value for name, value in values.items()}
+
+
+def append(path: str, rows: List[Dict]) -> None:
+    """Appends rows in a single write, since other processes may append to the file, too."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "ab", buffering=0) as file:
-        file.write((json.dumps(row) + "\n").encode())
+        file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def parse_arguments(arguments=None) -> argparse.Namespace:
@@ -195,26 +224,34 @@ def _numbers(option: str, text: str) -> List[int]:
         raise InputError(f"{option} {text}: not numbers with commas between, such as 1,2,3") from None
 
 
+def starts_of(name: str, tasks: List[int], seed: int) -> List[Start]:
+    """The starts of a SYSTEM.SETTING: one for each task, or one for all."""
+    system, setting = name.split(".")
+    return [Start(own, system, setting, seed) for own in ([tuple(STEPS)] if setting == "joint" else zip(tasks))]
+
+
 @command
 def main(arguments=None) -> None:
     options = parse_arguments(arguments)
-    folders = {task: os.path.join(options.data, f"qa{task}") for task in options.tasks}
-    check_folders({f"--tasks {task}:": folder for task, folder in folders.items()})
+    starts = [
+        start for seed in options.seeds for name in options.names for start in starts_of(name, options.tasks, seed)
+    ]
+    folders = {start.data: os.path.join(options.data, start.data) for start in starts}
+    check_folders({f"data of {name}:": folder for name, folder in folders.items()})
     check_output_folders({"--work": options.work})
     if os.path.exists(options.results):
         check_inputs({"--results": options.results})
     about = {"command": options.command, "versions": versions(), "machine": machine()}
-    for seed in options.seeds:
-        for name in options.names:
-            for task, data in folders.items():
-                start = Start(task, *name.split("."), seed)
-                own = {"fingerprint": fingerprint(start, data)}
-                if (*start, own["fingerprint"]) in done(read_rows(options.results)):
-                    continue
-                row = run(start, data, options.work)
-                append(options.results, {**row, **own, **about})
-                told = f"answers {row['test_accuracy']} %, facts {row['test_fact_accuracy']} %"
-                print(f"{start.name}: {told}, {row['seconds']} s", flush=True)
+    for start in starts:
+        data = folders[start.data]
+        own = {"fingerprint": fingerprint(start, data)}
+        if {(*one.values(), *own.values()) for one in start.identities} <= done(read_rows(options.results)):
+            continue
+        rows = run(start, data, options.work)
+        append(options.results, [{**row, **own, **about} for row in rows])
+        for row in rows:
+            told = f"answers {row['test_accuracy']} %, facts {row['test_fact_accuracy']} %"
+            print(f"{start.name}, task {row['task']}: {told}, {row['seconds']} s", flush=True)
 
 
 if __name__ == "__main__":
