@@ -24,6 +24,27 @@ queue() {
     [ "$failed" = 0 ] || { echo "a run failed, see above; run again to continue" >&2; return 1; }
 }
 
+# queue_groups JOBS SEEDS GROUPS: a queue for each line of GROUPS, one after the other. Trials, whose names have @, are made
+# with seed 1 only.
+queue_groups() {
+    local group own
+    while read -r group; do
+        own=$2
+        [[ "$group" != *@* ]] || own=1
+        # shellcheck disable=SC2086  # names are words
+        queue "$1" "$own" $group
+    done <<< "$3"
+}
+
+# quietly LOG COMMAND ...: what the command prints goes into LOG, and its end is shown if it fails.
+quietly() {
+    local log=$1
+    "${@:2}" > "$log" 2>&1 || {
+        tail -n 20 "$log" >&2
+        return 1
+    }
+}
+
 # structattn_experiment FILE OPTIONS SEEDS [ARGUMENT ...]
 #
 # What every run.sh begins with: checks the arguments (see structattn_usage), goes to the root of the repository and sets

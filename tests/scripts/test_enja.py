@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import comparison
-import kept_statistics
+import made_translations
 import numpy as np
 import pytest
 import recipes
@@ -17,27 +17,16 @@ import segments
 import settings
 import torch
 from helpers_scripts import SCRIPTS, load_script
+from made_translations import VERSIONS, WORDS, sentences
 
 from fairseq_structattn.analysis.attention_records import AttentionRecord
-from fairseq_structattn.analysis.paired_tests import p_value, sentence_statistics
+from fairseq_structattn.analysis.translation_run import ALWAYS, write_compact
 
 pytestmark = pytest.mark.usefixtures("forked_python")
 
 HERE = SCRIPTS / "experiments" / "enja"
-prepare = load_script("experiments/enja/prepare.py")
 report = load_script("experiments/enja/report.py")
 one_run = load_script("experiments/enja/one_run.py")
-
-WORDS = "the a cat dog sees runs and two of them very slowly".split()
-VERSIONS = {"python": "3.11.7", "sacrebleu": "2.6.0"}
-
-
-def sentences(rng, count):
-    return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))) for _ in range(count)]
-
-
-def spoiled(rng, lines, share):
-    return [" ".join(rng.choice(WORDS) if rng.random() < share else word for word in line.split()) for line in lines]
 
 
 def epoch(number, pairwise=None):
@@ -110,7 +99,7 @@ def test_models_are_those_that_were_asked_for(tmp_path):
     write_trials(tmp_path)
 
     def options(name):
-        words = settings.train_options(settings.parse_name(name), str(tmp_path)) + one_run.ALWAYS
+        words = settings.train_options(settings.parse_name(name), str(tmp_path)) + ALWAYS
         given = fairseq.parse_args_and_arch(fairseq.get_training_parser(), ["data", *words])
         return given, RNNOptions.from_namespace(given)
 
@@ -151,7 +140,7 @@ def test_explored_models_differ_as_their_names_say(tmp_path):
     found = {}
     for system in ("chain", *settings.EXPLORED):
         words = settings.train_options(settings.parse_name(f"char.paper.{system}"), str(tmp_path), tiny=True)
-        given = fairseq.parse_args_and_arch(fairseq.get_training_parser(), ["data", *words, *one_run.ALWAYS])
+        given = fairseq.parse_args_and_arch(fairseq.get_training_parser(), ["data", *words, *ALWAYS])
         torch.manual_seed(1)
         model = ARCH_MODEL_REGISTRY[given.arch].build_model(given, building.TASK).eval()
         scores, extra = model(**sample["net_input"], return_posterior=True)
@@ -185,49 +174,16 @@ def test_without_coupling_a_chain_is_a_sigmoid_with_a_bias():
     assert abs(comparison.coupling(gradient.tolist())) < 1e-7
 
 
-# The data
-
-
-def test_test_sentences_have_no_translation_that_is_trained_on():
-    targets = ["a", "b", "a", "c", "d", "e", "b", "f"]
-    train, held_out = prepare.split(list(targets), targets, 3)
-    assert held_out == [4, 5, 7] and train == [0, 1, 2, 3, 6]
-
-
-# What a run keeps
-
-
-def test_kept_statistics_are_all_that_bleu_needs():
-    rng = random.Random(3)
-    references = sentences(rng, 40)
-    hypotheses = spoiled(rng, references, 0.3)
-    hypotheses[5] = ""
-    kept = kept_statistics.encode_translations(hypotheses, references)
-    assert len(kept) == 40 * 5
-    lengths = kept_statistics.encode([len(line.split()) for line in references])
-    found = kept_statistics.decode_translations(kept, lengths)
-    assert (found == sentence_statistics(hypotheses, references, "none")).all()
-
-
-def test_long_sentences_are_not_kept_wrongly():
-    with pytest.raises(ValueError, match="a sentence has 64 tokens; 63 is the most"):
-        kept_statistics.encode([3, 64])
-    with pytest.raises(ValueError, match="statistics of 1 translations, but 2 references"):
-        kept_statistics.decode_translations("00000", "12")
-
-
-# Comparisons
+# The report
 
 
 def made_run(rng, references, share, name="char.paper.softmax", seed=1):
     table = [[0.1, -0.2], [0.0, 0.7]] if "chain" in name or "uncoupled" in name else None
-    tests = {}
-    for test, own in references.items():
-        tests[test] = one_run.scores(spoiled(rng, own, share), own, [" ".join("x" * 12)] * (len(own) - 1) + ["x x"])
     weights = {"id": 3, "score": -0.5, "source": ["猫", "</s>"], "target": ["cat", "</s>"], "segments": None}
     return {
         "name": name, "seed": seed, "kind": "final", "fingerprint": "0", "options": "", "versions": VERSIONS,
-        "machine": "a machine", "epochs": [epoch(1, table), epoch(2, table)], "test": tests,
+        "machine": "a machine", "epochs": [epoch(1, table), epoch(2, table)],
+        "test": made_translations.scored(rng, references, share),
         "attention": [{**weights, "weights": [[0.9, 0.1], [0.2, 0.8]]}],
         "boundaries": {"threshold": 0.2, "sentence": [10, 5, 8, 4.0], "steps": [20, 5, 30, 9.0]},
     }  # fmt: skip
@@ -235,30 +191,7 @@ def made_run(rng, references, share, name="char.paper.softmax", seed=1):
 
 @pytest.fixture
 def references():
-    rng = random.Random(5)
-    return {"test": sentences(rng, 30), "test2": sentences(rng, 50)}
-
-
-def test_identical_systems_do_not_differ(references):
-    run = made_run(random.Random(1), references, 0.3)
-    found = comparison.difference({1: run, 2: run}, {1: run, 2: run}, ["test", "test2"])
-    assert found.seeds == [1, 2] and found.each == [0, 0] and (found.low, found.high, found.p) == (0, 0, 1)
-
-
-def test_differences_are_those_of_bleu_and_paired_seed_by_seed(references):
-    better = {seed: made_run(random.Random(seed), references, 0.15, seed=seed) for seed in (1, 2)}
-    worse = {seed: made_run(random.Random(9 + seed), references, 0.4, seed=seed) for seed in (2, 3)}
-    found = comparison.difference(better, worse, ["test"])
-    assert found.seeds == [2]
-    scores = [runs[2]["test"]["test"]["bleu"] for runs in (better, worse)]
-    assert found.each == [pytest.approx(scores[0] - scores[1], abs=2e-3)]
-    assert 0 < found.low < found.mean < found.high and found.p < 0.01
-    near = {seed: made_run(random.Random(20 + seed), references, 0.35, seed=seed) for seed in (2, 3)}
-    mine = comparison.difference(near, worse, ["test"])
-    kinds = comparison.rows(worse[2], ["test"]), comparison.rows(near[2], ["test"])
-    one = comparison.difference({2: near[2]}, worse, ["test"])
-    assert one.p == pytest.approx(p_value("bs", *kinds, 1000, 1), abs=0.05)  # other samples
-    assert mine.low > one.low or mine.high < one.high  # two seeds tell more than one
+    return made_translations.tests()
 
 
 def test_lengths_are_those_of_the_source(references):
@@ -293,9 +226,6 @@ def test_thresholds_are_chosen_by_f1():
     assert segments.measure([record], ["これ は"], 0.4)["sentence"] == (1, 1, 1, 0.5)
 
 
-# The report
-
-
 def test_report_of_what_there_is(tmp_path, references):
     results, made = tmp_path / "results", tmp_path / "made"
     made.mkdir()
@@ -303,9 +233,9 @@ def test_report_of_what_there_is(tmp_path, references):
     for name, share, seeds in (("char.paper.softmax", 0.4, (1, 2)), ("char.paper.chain", 0.2, (1,))):
         for seed in seeds:
             run = made_run(random.Random(f"{name}{seed}"), references, share, name, seed)
-            one_run.write_compact(str(results / f"{name}-{seed}.json"), run)
+            write_compact(str(results / f"{name}-{seed}.json"), run)
     query = {"name": "char.paper.query", "seed": 1, "epochs": [epoch(1), epoch(2)]}
-    one_run.write_compact(str(results / "char.paper.query-1.json"), query)
+    write_compact(str(results / "char.paper.query-1.json"), query)
     (made / "README.md").write_text("before\n<!-- table: begin -->\n<!-- table: end -->\nafter\n")
     report.main([str(results), "--dest", str(made)])
     text = (made / "README.md").read_text(encoding="utf-8")

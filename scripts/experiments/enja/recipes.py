@@ -14,12 +14,13 @@ import subprocess
 import sys
 from typing import Callable, Dict, List
 
-from one_run import AVERAGED, SUBSETS, Run
+from one_run import AVERAGED, Run
 
 from fairseq_structattn.analysis import results
 from fairseq_structattn.analysis.average_checkpoints import main as average_checkpoints
 from fairseq_structattn.analysis.files import InputError, command, numbered_lines, read_lines, write_lines
 from fairseq_structattn.analysis.generated import read_translations
+from fairseq_structattn.analysis.translation_run import SUBSETS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SEED = 1

@@ -5,24 +5,33 @@
 Nothing is trained and no corpus is needed. A system without runs is shown as missing.
 """
 
-import argparse
 import os
-import statistics
-from typing import Dict, List, Sequence
+from functools import partial
+from typing import Dict, List
 
 import report_pictures
-from comparison import BOUND_LABELS, Difference, Runs, bias, by_length, coupling, difference
+from comparison import BOUND_LABELS, bias, by_length, coupling
 from recipes import read_rows
 from segments import Count
 from settings import MODELS, SEEDS, TITLES, TUNED, Name, chosen, finals, parse_name
 
-from fairseq_structattn.analysis.files import command, read_json, write_lines
-from fairseq_structattn.analysis.results import BEGIN, END, put_table
+from fairseq_structattn.analysis import experiment_report
+from fairseq_structattn.analysis.experiment_report import (
+    TESTS,
+    VALIDATION_HEADS,
+    choice,
+    fastest_epoch,
+    kept_runs,
+    markdown,
+    origin,
+    spread,
+    validation_cells,
+    write_report,
+)
+from fairseq_structattn.analysis.files import command
+from fairseq_structattn.analysis.system_differences import Runs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TESTS = ("test", "test2")
-MISSING = "–"
-VALIDATION = (("valid_nll", 2), ("valid_bleu", 1))
 
 
 class Results:
@@ -37,90 +46,29 @@ class Results:
     def __init__(self, folder: str):
         self.folder = folder
         self.runs: Dict[Name, Runs] = {name: {} for group in finals() for name in group}
-        self.tried: Dict[str, Dict] = {}
+        self.tried: Dict[Name, Dict] = {}
         self.explored: Dict[Name, Runs] = {}
-        for file in sorted(os.listdir(folder)):
-            if file.endswith(".json"):
-                self._add(os.path.join(folder, file))
+        for content in kept_runs(folder):
+            self._add(content)
 
-    def _add(self, path: str) -> None:
-        content = read_json(path, "name", "seed", "epochs")
+    def _add(self, content: Dict) -> None:
         name = parse_name(content["name"])
         if name.trial is None and not name.is_final:
             self.explored.setdefault(name, {})[content["seed"]] = content
         elif name.trial is None:
             self.runs.setdefault(name, {})[content["seed"]] = content
         else:
-            self.tried[str(name)] = content
+            self.tried[name] = content
 
     def baseline(self, name: Name) -> Runs:
         return self.runs[name._replace(system="softmax")]
-
-    def differences(self, tests: Sequence[str]) -> Dict[Name, Difference]:
-        """Differences to softmax of all systems that have a seed in common with it."""
-        return {
-            name: difference(runs, self.baseline(name), tests)
-            for name, runs in self.runs.items()
-            if name.system != "softmax" and set(runs) & set(self.baseline(name))
-        }
-
-
-def best_epoch(run: Dict) -> Dict:
-    """The epoch whose checkpoint was taken."""
-    return max(run["epochs"], key=lambda epoch: epoch["valid_bleu"])
-
-
-def spread(values: Sequence[float], digits: int = 1) -> str:
-    """The mean, and the standard deviation of several values."""
-    if not values:
-        return MISSING
-    text = f"{statistics.mean(values):.{digits}f}"
-    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"
-
-
-def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table whose first `left` columns are text."""
-    rules = ["---"] * left + ["---:"] * (len(heads) - left)
-    return "\n".join("| " + " | ".join(line) + " |" for line in [heads, rules, *lines])
 
 
 def label(name: Name) -> List[str]:
     return [name.side.upper(), name.model, TITLES[name.system]]
 
 
-def score_table(results: Results) -> str:
-    """A row for each system; a dash is a run that has not been made."""
-    heads = ["source", "model", "attention", "seeds", "valid, bits a word", "valid, BLEU"]
-    heads += [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS] + ["s an epoch"]
-    lines = []
-    for name, by_seed in results.runs.items():
-        runs = list(by_seed.values())
-        cells = [spread([best_epoch(run)[key] for run in runs], digits) for key, digits in VALIDATION]
-        cells += [spread([run["test"][test][key] for run in runs]) for key in ("bleu", "chrf") for test in TESTS]
-        seconds = [epoch["seconds"] for run in runs for epoch in run["epochs"]]
-        lines.append([*label(name), f"{len(runs)} of {len(SEEDS)}", *cells, str(min(seconds)) if seconds else MISSING])
-    return markdown(heads, lines, 3)
-
-
-def difference_table(results: Results) -> str:
-    """Each system against softmax: on both test sets alone, and together."""
-    sets = {"test": ["test"], "test2": ["test2"], "both": list(TESTS)}
-    found = {title: results.differences(tests) for title, tests in sets.items()}
-    heads = ["source", "model", "attention", "seeds", *sets, "seed by seed (both)"]
-    lines = [
-        [
-            *label(name),
-            ", ".join(map(str, both.seeds)),
-            *(_difference(found[title][name]) for title in sets),
-            ", ".join(f"{value:+.1f}" for value in both.each),
-        ]
-        for name, both in found["both"].items()
-    ]
-    return markdown(heads, lines, 4) if lines else "No system has been trained beside softmax yet."
-
-
-def _difference(found: Difference) -> str:
-    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}], p = {found.p:.3f}"
+SYSTEM = ("source", "model", "attention")  # columns of `label`
 
 
 def length_table(results: Results) -> str:
@@ -131,8 +79,6 @@ def length_table(results: Results) -> str:
             found = by_length(runs)
             sizes = [size for size, _ in found]
             lines.append([name.model, TITLES[name.system], *(spread(scores) for _, scores in found)])
-    if not lines:
-        return ""
     heads = ["model", "attention", *(f"{text} ({size})" for text, size in zip(BOUND_LABELS, sizes))]
     return markdown(heads, lines, 2)
 
@@ -154,7 +100,7 @@ def boundary_table(results: Results) -> str:
         scores = [f"{score:.1f}" for score in (*whole.scores, *whole.chance_scores)]
         scores += [f"{steps.scores[0]:.1f}", f"{steps.chance_scores[0]:.1f}"]
         lines.append([name.model, TITLES[name.system], how, *scores])
-    return markdown(heads, lines, 3) if lines else ""
+    return markdown(heads, lines, 3)
 
 
 def coupling_table(results: Results) -> str:
@@ -177,22 +123,13 @@ def coupling_table(results: Results) -> str:
 
 def trial_table(results: Results) -> str:
     """The trials, and the settings chosen from them."""
-    lines = []
-    for text, run in results.tried.items():
-        name, best = parse_name(text), min(epoch["valid_nll"] for epoch in run["epochs"])
-        bleu = f"{best_epoch(run)['valid_bleu']:.1f}"
-        lines.append([name.model, TITLES[name.system], name.trial.replace(",", ", "), f"{best:.3f}", bleu])
-    table = markdown(["model", "attention", "trial", "valid, bits a word", "valid, BLEU"], lines, 3) if lines else ""
-    return table + "".join(_choice(model, results.folder) for model in MODELS)
 
+    def cells(name: Name) -> List[str]:
+        return [name.model, TITLES[name.system], name.trial.replace(",", ", ")]
 
-def _choice(model: str, folder: str) -> str:
-    try:
-        points = {system: chosen(model, system, folder) for system in TUNED}
-    except ValueError:
-        return f"\n\n{model}: not all trials have been made."
-    said = "; ".join(f"{system}: lr {point['lr']}, dropout {point['dropout']}" for system, point in points.items())
-    return f"\n\n{model}: chosen {said}."
+    table = experiment_report.trial_table(["model", "attention", "trial"], cells, results.tried)
+    choices = [choice(model, partial(chosen, model, results=results.folder), TUNED) for model in MODELS]
+    return "\n\n".join([table, *choices])
 
 
 def exploration_table(results: Results) -> str:
@@ -204,12 +141,9 @@ def exploration_table(results: Results) -> str:
     lines = []
     for name, by_seed in {**beside, **results.explored}.items():
         runs = [by_seed[seed] for seed in seeds if seed in by_seed]
-        cells = [spread([best_epoch(run)[key] for run in runs], digits) for key, digits in VALIDATION]
-        seconds = [epoch["seconds"] for run in runs for epoch in run["epochs"]]
         made = ", ".join(str(seed) for seed in seeds if seed in by_seed)
-        lines.append([TITLES[name.system], made, *cells])
-        lines[-1].append(str(min(seconds, default=MISSING)))
-    return markdown(["CHAR, paper", "seeds", "valid, bits a word", "valid, BLEU", "s an epoch"], lines, 2)
+        lines.append([TITLES[name.system], made, *validation_cells(runs), fastest_epoch(runs)])
+    return markdown(["CHAR, paper", "seeds", *VALIDATION_HEADS, "s an epoch"], lines, 2)
 
 
 RECIPES = {
@@ -229,49 +163,30 @@ def recipe_table(results: Results) -> str:
     rows = read_rows(os.path.join(results.folder, "..", "recipes.jsonl"))
     heads = ["CHAR, modern"] + [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS]
     cells = ([f"{row[test][key]:.1f}" for key in ("bleu", "chrf") for test in TESTS] for row in rows)
-    return markdown(heads, [[RECIPES[row["recipe"]], *scores] for row, scores in zip(rows, cells)]) if rows else ""
+    return markdown(heads, [[RECIPES[row["recipe"]], *scores] for row, scores in zip(rows, cells)])
 
 
-def origin(results: Results) -> str:
-    """The command, versions and machines of the runs, and the signatures of the metrics."""
-    runs = [run for by_seed in results.runs.values() for run in by_seed.values()]
-    lines = {", ".join(f"{name} {version}" for name, version in run["versions"].items()) for run in runs}
-    lines = [f"{line}; {machine}." for line in sorted(lines) for machine in sorted({run["machine"] for run in runs})]
-    tests = [test for run in runs for test in run["test"].values()]
-    signatures = sorted({test[key] for test in tests for key in ("signature", "chrf_signature")})
-    made = "bash scripts/experiments/enja/run.sh --corpus FOLDER"
-    return "  \n".join([f"`{made}`", *lines, *(f"`{one}`" for one in signatures)])
-
-
-def sections(results: Results) -> List[str]:
-    made = sum(len(runs) for runs in results.runs.values())
-    wanted = len(SEEDS) * len(results.runs)
+def parts(folder: str, dest: str) -> List[str]:
+    """Pictures and sections of the report."""
+    results = Results(folder)
+    shown = "\n".join(report_pictures.draw_all(results, dest))
     tables = {
-        f"Scores: {made} of {wanted} runs": score_table,
-        "Against softmax": difference_table,
-        "By length of the source, characters": length_table,
-        "Ends of segments and of words": boundary_table,
-        "What the chain learned": coupling_table,
-        "What else was tried, on validation data": exploration_table,
-        "Around a trained model": recipe_table,
-        "Trials": trial_table,
+        "Scores": experiment_report.score_table(SYSTEM, label, results.runs, len(SEEDS)),
+        "Against softmax": experiment_report.difference_table(SYSTEM, label, results.runs, results.baseline),
+        "By length of the source, characters": length_table(results),
+        "Ends of segments and of words": boundary_table(results),
+        "What the chain learned": coupling_table(results),
+        "What else was tried, on validation data": exploration_table(results),
+        "Around a trained model": recipe_table(results),
+        "Trials": trial_table(results),
     }
-    found = {title: table(results) for title, table in tables.items()}
-    return [*(f"### {title}\n\n{text}" for title, text in found.items() if text), origin(results)]
+    made = origin("bash scripts/experiments/enja/run.sh --corpus FOLDER", results.runs)
+    return [shown, *experiment_report.sections(results.runs, len(SEEDS), tables, made)]
 
 
 @command
 def main(arguments=None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="?", default=os.path.join(HERE, "results"), metavar="RESULTS_DIR")
-    parser.add_argument("--dest", default=HERE, metavar="DIR", help="folder of README.md and pictures (default: here)")
-    options = parser.parse_args(arguments)
-    readme = os.path.join(options.dest, "README.md")
-    if not os.path.exists(readme):
-        write_lines(readme, [BEGIN, END])
-    results = Results(options.results)
-    shown = "\n".join(f"![{title}]({file})" for title, file in report_pictures.draw_all(results, options.dest))
-    put_table(readme, "\n\n".join(part for part in [shown, *sections(results)] if part))
+    write_report(HERE, __doc__, parts, arguments)
 
 
 if __name__ == "__main__":

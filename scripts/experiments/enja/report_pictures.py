@@ -1,8 +1,7 @@
 """Pictures of the report: differences to softmax, learning curves, BLEU by length, attention to five sentences."""
 
-import os
 import statistics
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List
 
 from comparison import BOUND_LABELS, by_length, coupling
 from settings import SYSTEMS, TITLES
@@ -13,76 +12,34 @@ from fairseq_structattn.analysis.attention_figures import (
     draw_heatmap,
     largest_weight,
     measure,
-    save_figure,
 )
 from fairseq_structattn.analysis.attention_records import AttentionRecord
+from fairseq_structattn.analysis.difference_figure import draw_differences, save_all
+from fairseq_structattn.analysis.experiment_report import TESTS
 from fairseq_structattn.analysis.figure_fonts import font_families
+from fairseq_structattn.analysis.system_differences import differences
 
 BAR = 2.0  # BLEU, the gain of the chain over softmax in the paper, on characters
 COLOURS = {system: f"C{number}" for number, system in enumerate(SYSTEMS)}
 FIRST = ("char", "paper")
 
 
-def draw_all(results, dest: str) -> List[Tuple[str, str]]:
-    """Draws the pictures for which there are runs, and returns their titles and file names."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def draw_all(results, dest: str) -> List[str]:
+    """Draws the pictures for which there are runs, and returns a line of Markdown for each."""
     jobs = {
-        "differences to softmax": ("answer.png", draw_differences),
+        "differences to softmax": ("answer.png", draw_answer),
         "learning": ("learning.png", draw_learning),
         "by length": ("by_length.png", draw_lengths),
         "attention": ("attention.png", draw_attention),
     }
-    drawn = []
-    for title, (file, draw) in jobs.items():
-        figure = draw(results)
-        if figure is not None:
-            save_figure(figure, os.path.join(dest, file))
-            pyplot.close(figure)
-            drawn.append((title, file))
-    return drawn
+    return save_all(jobs, results, dest)
 
 
-def draw_differences(results):
-    """The answer at a glance: BLEU above or below softmax, both test sets together, with its 95 % interval."""
-    from matplotlib import pyplot
-
-    found = results.differences(("test", "test2"))
-    if not found:
-        return None
-    figure, axes = pyplot.subplots(figsize=(8, 1.3 + 0.36 * len(found)))
-    for place, (name, one) in enumerate(found.items()):
-        colour = COLOURS[name.system]
-        axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2.5, solid_capstyle="butt")
-        axes.plot(one.each, [place] * len(one.each), "|", color=colour, markersize=9)
-        axes.plot([one.mean], [place], "o", color=colour)
-    names = [f"{name.side.upper()}, {name.model}: {TITLES[name.system]}" for name in found]
-    names = [f"{name} ({_seeds(one.seeds)})" for name, one in zip(names, found.values())]
-    axes.set_yticks(range(len(found)), names)
-    axes.axvline(0, color="black", linewidth=0.8)
-    axes.axvline(BAR, color="0.5", linewidth=0.8, linestyle="dashed")
-    axes.annotate(
-        "what was to be shown",
-        (BAR, 1),
-        (2, 2),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        color="0.4",
-    )
-    axes.set_ylim(len(found) - 0.5, -0.5)
-    axes.set_xlabel(
-        "BLEU more than softmax, both test sets:\nmean over seeds, 95 % interval over sentences; strokes: seeds"
-    )
-    axes.grid(axis="x", alpha=0.3)
-    figure.tight_layout()
-    return figure
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"{len(seeds)} seed" + ("s" if len(seeds) > 1 else "")
+def draw_answer(results):
+    """All systems against softmax, both test sets together."""
+    found = differences(results.runs, results.baseline, TESTS)
+    names = {f"{name.side.upper()}, {name.model}: {TITLES[name.system]}": one for name, one in found.items()}
+    return draw_differences(names, [COLOURS[name.system] for name in found], BAR)
 
 
 def draw_learning(results):

@@ -35,10 +35,7 @@ prepare() { # SIDE ...
             "https://github.com/odashi/small_parallel_enja has it" >&2
         return 1
     }
-    "$python" $here/prepare.py "$corpus" "$work" "${missing[@]}" ${tiny[@]+--held-out 20} > "$work/prepare.log" 2>&1 || {
-        tail -n 20 "$work/prepare.log" >&2
-        return 1
-    }
+    quietly "$work/prepare.log" "$python" $here/prepare.py "$corpus" "$work" "${missing[@]}" ${tiny[@]+--held-out 20}
 }
 
 report() {
@@ -50,11 +47,6 @@ if [ "${names[*]}" != report ]; then
     planned=$("$python" $here/settings.py "${names[@]}") # groups of names, a line each
     # shellcheck disable=SC2046  # sides are words
     prepare $(tr ' ' '\n' <<< "$planned" | cut -d. -f1 | sort -u)
-    while read -r group; do
-        own=$seeds
-        [[ "$group" != *@* ]] || own=1 # a trial
-        # shellcheck disable=SC2086  # names are words
-        queue "$jobs" "$own" $group
-    done <<< "$planned"
+    queue_groups "$jobs" "$seeds" "$planned"
 fi
 report

@@ -4,13 +4,14 @@ A run is ``SIDE.MODEL.SYSTEM``, such as ``char.paper.chain``; with ``@lr=…,dro
 shorter, for choosing those two on validation data.
 """
 
-import os
-import re
 import sys
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional
 
-from fairseq_structattn.analysis.files import InputError, command, read_json
+from fairseq_structattn.analysis import run_names
+from fairseq_structattn.analysis.files import command
+from fairseq_structattn.analysis.run_names import grid, trial_text
 
+LANGUAGES = ("ja", "en")
 SIDES = ("char", "word", "pieces")
 SEEDS = (1, 2, 3)
 
@@ -79,10 +80,6 @@ def _sizes(embedding: int, encoder: int, decoder: int, layers: int) -> List[str]
     ).split()
 
 
-def _grid(*points: Tuple[str, str]) -> List[Dict[str, str]]:
-    return [{"lr": lr, "dropout": dropout} for lr, dropout in points]
-
-
 MODELS = {
     # Kim et al. 2017, section 4.2, in a smaller size: one direction, zero start state, no input feeding, SGD, gradients
     # of norm 1, a loss summed over sentences. Batches of 32, not of 128: the paper has 117,000 updates on ten times as
@@ -93,7 +90,7 @@ MODELS = {
         + "--batch-size 32".split(),
         epochs=9,
         trial_epochs=3,
-        grid=_grid(("2", "0.2"), ("2", "0.3"), ("4", "0.2"), ("8", "0.2")),
+        grid=grid(("2", "0.2"), ("2", "0.3"), ("4", "0.2"), ("8", "0.2")),
     ),
     # The paper's penalty, scaled to a loss that is a mean over words: a sentence has about nine.
     "modern": Model(
@@ -102,15 +99,11 @@ MODELS = {
         "--label-smoothing 0.1 --pairwise-l2 0.0005 --max-tokens 2000".split(),
         epochs=5,
         trial_epochs=2,
-        grid=_grid(("0.002", "0.2"), ("0.002", "0.3"), ("0.004", "0.2"), ("0.008", "0.2"), ("0.016", "0.2")),
+        grid=grid(("0.002", "0.2"), ("0.002", "0.3"), ("0.004", "0.2"), ("0.008", "0.2"), ("0.016", "0.2")),
     ),
 }
 TINY = "--encoder-embed-dim 8 --encoder-hidden-size 8 --decoder-embed-dim 8 --decoder-hidden-size 8".split()
 TINY += "--decoder-out-embed-dim 8 --batch-size 8".split()
-
-TRIAL = re.compile(r"^lr=[\d.]+,dropout=[\d.]+$")
-
-SEARCH = {"beam": 5, "max_len_a": 1.2, "max_len_b": 10}
 
 
 class Name(NamedTuple):
@@ -136,21 +129,13 @@ def parse_name(text: str) -> Name:
     Raises:
         InputError: it names no run of this experiment
     """
-    name, _, trial = text.partition("@")
-    parts = name.split(".")
-    for part, known in zip(parts + [""] * 3, (SIDES, tuple(MODELS), (*SYSTEMS, *EXPLORED))):
-        if part not in known:
-            raise InputError(f"unknown run {text}: {part or 'nothing'} is none of {' '.join(known)}")
-    if len(parts) > 3:
-        raise InputError(f"unknown run {text}: SIDE.MODEL.SYSTEM has three parts")
-    if trial and not TRIAL.match(trial):
-        raise InputError(f"unknown trial {text}: after @ it has settings such as lr=2,dropout=0.3")
-    return Name(*parts, trial or None)
+    parts, trial = run_names.parse(text, "SIDE.MODEL.SYSTEM", (SIDES, tuple(MODELS), (*SYSTEMS, *EXPLORED)))
+    return Name(*parts, trial)
 
 
 def trials(model: str) -> List[Name]:
     """The trials of a model, as many for softmax as for the chain."""
-    return [Name("char", model, system, _trial_text(point)) for point in MODELS[model].grid for system in TUNED]
+    return [Name("char", model, system, trial_text(point)) for point in MODELS[model].grid for system in TUNED]
 
 
 def finals() -> List[List[Name]]:
@@ -186,10 +171,6 @@ def plan(words: List[str]) -> List[List[Name]]:
     return groups
 
 
-def _trial_text(point: Dict[str, str]) -> str:
-    return ",".join(f"{option}={value}" for option, value in point.items())
-
-
 def chosen(model: str, system: str, results: str) -> Dict[str, str]:
     """Learning rate and dropout of a system: those whose trial has the lowest validation loss.
 
@@ -197,19 +178,14 @@ def chosen(model: str, system: str, results: str) -> Dict[str, str]:
         InputError: a trial is missing
     """
     tuned = system if system in TUNED else "chain"
-    losses = {}
-    for name, point in zip([name for name in trials(model) if name.system == tuned], MODELS[model].grid):
-        path = os.path.join(results, f"{name}-1.json")
-        if not os.path.exists(path):
-            raise InputError(f"{name}: this trial has to be made before any run is: run.sh WORK_DIR trials.{model}")
-        losses[min(epoch["valid_nll"] for epoch in read_json(path, "epochs")["epochs"])] = point
-    return losses[min(losses)]
+    name = str(Name("char", model, tuned))
+    return run_names.best_point(results, name, MODELS[model].grid, f"run.sh WORK_DIR trials.{model}")
 
 
 def train_options(name: Name, results: str, tiny: bool = False) -> List[str]:
     """Options of fairseq-train: all that determine the result, except data and seed."""
     model = MODELS[name.model]
-    point = dict(part.split("=") for part in name.trial.split(",")) if name.trial else None
+    point = run_names.trial_point(name.trial) if name.trial else None
     epochs = model.epochs if point is None else model.trial_epochs
     point = point or chosen(name.model, name.system, results)
     system, further = EXPLORED.get(name.system, (name.system, []))
