@@ -23,7 +23,7 @@ With several tasks these files have the questions of all of them, each with the 
 
     python scripts/prepare/babi.py --corpus tasks_1-20_v1-2/en --task 2 3 --steps 2 3 --dest babi/both
 
-and valid2.jsonl, test2.jsonl and so on those of one task.
+and qa2_valid.jsonl, qa2_test.jsonl and so on those of one task.
 """
 
 import argparse
@@ -201,7 +201,7 @@ def files_of(tasks: Dict[int, Dict[str, List[Question]]]) -> Iterator[Tuple[str,
         yield split, [question for splits in tasks.values() for question in splits[split]]
         for task, splits in tasks.items():
             if len(tasks) > 1 and split != "train":
-                yield f"{split}{task}", splits[split]
+                yield f"qa{task}_{split}", splits[split]
 
 
 @command

@@ -164,8 +164,8 @@ def test_one_model_is_measured_on_each_of_its_tasks(tmp_path, monkeypatch):
     assert (two["task"], three["task"]) == (2, 3) and two["valid_accuracy"] == three["valid_accuracy"]
     assert three["test_fact_accuracy"] == 100  # one fact, so one choice
     checkpoint = str(tmp_path / "runs" / "together.chain.joint-1" / "checkpoint_best.pt")
-    found = trainings.measure(checkpoint, str(data), ["test2", "test3"])
-    assert [found[f"test{task}"]["accuracy"] for task in (2, 3)] == [two["test_accuracy"], three["test_accuracy"]]
+    found = trainings.measure(checkpoint, str(data), ["qa2_test", "qa3_test"])
+    assert [found[f"qa{task}_test"]["accuracy"] for task in (2, 3)] == [two["test_accuracy"], three["test_accuracy"]]
 
 
 def test_published_averages_are_those_of_the_rows_but_for_one():

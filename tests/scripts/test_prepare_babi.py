@@ -55,10 +55,10 @@ def test_several_tasks_are_together_and_apart(corpus, capsys):
     call = ["--corpus", str(corpus), "--dest", str(corpus / "made"), "--task", "2", "3", "--steps", "2", "1"]
     script.main(call)
     made = {path.stem: questions(path) for path in (corpus / "made").glob("*.jsonl")}
-    assert sorted(made) == ["test", "test2", "test3", "train", "valid", "valid2", "valid3"]
+    assert sorted(made) == ["qa2_test", "qa2_valid", "qa3_test", "qa3_valid", "test", "train", "valid"]
     for split in ("valid", "test"):
-        assert made[split] == made[f"{split}2"] + made[f"{split}3"]
-    assert [one["steps"] for one in made["train"]] == [2, 2, 1] and made["test3"][0]["answer"] == "out"
+        assert made[split] == made[f"qa2_{split}"] + made[f"qa3_{split}"]
+    assert [one["steps"] for one in made["train"]] == [2, 2, 1] and made["qa3_test"][0]["answer"] == "out"
     assert "out 1" in (corpus / "made" / "dict.txt").read_text().splitlines()
     for steps, expected in ((["2"], "1 numbers for 2 tasks"), (["2", "0"], "--steps 0: must be at least 1")):
         with pytest.raises(SystemExit):

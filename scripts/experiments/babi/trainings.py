@@ -175,7 +175,7 @@ def run(start: Start, data: str, work: str) -> List[Dict]:
     about = {"seconds": round(time.time() - began, 1)}
     checkpoint = os.path.join(folder, "checkpoint_best.pt")
     about["epoch"] = epoch_of(checkpoint)
-    tests = {task: f"test{task}" if len(start.tasks) > 1 else "test" for task in start.tasks}
+    tests = {task: f"qa{task}_test" if len(start.tasks) > 1 else "test" for task in start.tasks}
     found = measure(checkpoint, data, ("valid", *tests.values()))
     return [
         {**own, **_named("valid", found["valid"]), **_named("test", found[tests[own["task"]]]), **about}
