@@ -240,6 +240,23 @@ def _tree(kind: type, scale: float = 1.0, forbid: bool = False) -> Callable[[Ten
     return marginals
 
 
+def _prefer_each_other(arcs: Tensor) -> Tensor:
+    """Adds 50 to the scores of arcs between words 1 and 2, 3 and 4, and so on."""
+    bonus = torch.zeros_like(arcs)
+    first, second = torch.arange(0, arcs.shape[-1] - 1, 2), torch.arange(1, arcs.shape[-1], 2)
+    bonus[:, first + 1, second] = bonus[:, second + 1, first] = 50
+    return arcs + bonus
+
+
+def sampled_trees(change: Callable[[Tensor], Tensor]) -> Callable[..., Dict[str, System]]:
+    """A sample of each spanning tree, of scores and of changed scores; the backward pass is of the scores alone."""
+
+    def sample(arcs: Tensor) -> Tensor:
+        return SpanningTree(arcs.detach()).sample() * arcs
+
+    return cliff(sample, lambda arcs: sample(change(arcs)))
+
+
 def state_chains(edges: Tensor, upstream: Tensor) -> Dict[str, System]:
     """Chains of K states with scores and marginals of edges, ``[batch, n-1, K, K]``."""
     torch_struct = load("torch_struct")
@@ -386,6 +403,15 @@ JOBS = {
                 ("impossible arcs", (1.0, True)),
                 ("deviation 30", (30.0,)),
                 ("deviation 100", (100.0,)),
+            )
+        ),
+        *(
+            Job(f"sample of a spanning tree, {name}", sampled_trees(change), (8, n + 1, n), thorough=False)
+            for n in (50, 200)
+            for name, change in (
+                ("deviation 30", lambda arcs: 30 * arcs),
+                ("deviation 100", lambda arcs: 100 * arcs),
+                ("words that prefer each other", _prefer_each_other),
             )
         ),
     ],

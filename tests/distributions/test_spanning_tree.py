@@ -8,7 +8,7 @@ from enumeration_spanning import EnumeratedTrees, all_trees, arcs
 
 from fairseq_structattn.distributions import SpanningTree, spanning_tree, use_backend
 from fairseq_structattn.distributions.kernels import numba_compile
-from fairseq_structattn.distributions.spanning_tree import reference, wilson
+from fairseq_structattn.distributions.spanning_tree import reference, reverse_elimination
 
 INF = float("inf")
 ROOTS = ("multi", "single")
@@ -183,8 +183,8 @@ def test_argmax_of_nested_cycles():
     close(EnumeratedTrees(scores, False).argmax, expected)
 
 
-# Wilson's walk, the walk without loops, and the latter where the former takes long.
-PATIENCE = (1e4, 0.0, 0.2)
+# Elimination in linear space where it is accurate, and always in log space.
+TOLERANCES = (reverse_elimination.TOLERANCE, -1.0)
 
 
 def frequencies_agree(frequency, p, draws):
@@ -193,9 +193,9 @@ def frequencies_agree(frequency, p, draws):
     return ((frequency - p).abs() <= 4.5 * deviation + 4 / draws).all()
 
 
-@pytest.mark.parametrize("patience", PATIENCE)
-def test_samples_have_the_probabilities_of_trees(backend, roots, patience, monkeypatch):
-    monkeypatch.setattr(wilson, "PATIENCE", patience)
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+def test_samples_have_the_probabilities_of_trees(backend, roots, tolerance, monkeypatch):
+    monkeypatch.setattr(reverse_elimination, "TOLERANCE", tolerance)
     scores = random_scores(3, 3, 1.5)
     scores.data[1, 0, 1] = scores.data[1, 3, 0] = -INF
     tree, draws = SpanningTree(scores, roots=roots), 20000
@@ -209,21 +209,46 @@ def test_samples_have_the_probabilities_of_trees(backend, roots, patience, monke
 
 
 @pytest.mark.parametrize("scale", (100.0, 1000.0))
-@pytest.mark.parametrize("patience", PATIENCE[1:])
-def test_samples_have_the_marginals_at_any_size_of_scores(roots, patience, scale, monkeypatch):
-    monkeypatch.setattr(wilson, "PATIENCE", patience)
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+def test_samples_have_the_marginals_at_any_size_of_scores(roots, tolerance, scale, monkeypatch):
+    monkeypatch.setattr(reverse_elimination, "TOLERANCE", tolerance)
     tree, draws = SpanningTree(random_scores(4, 5, scale), torch.tensor([5, 1, 2, 4]), roots), 1000
     samples = tree.sample((draws,))
     assert torch.isfinite(tree.log_prob(samples)).all()
     assert frequencies_agree(samples.mean(0), tree.marginals, draws)
 
 
-def test_words_that_prefer_each_other_to_the_root_are_sampled(roots):
-    # A walk would circle for e^50 steps; the way out is taken from either word alike.
-    scores = torch.tensor([[-50.0, -50.0, -60.0], [-INF, 0.0, 0.0], [0.0, -INF, -1.0], [-50.0, -50.0, -INF]]).double()
-    tree, draws = SpanningTree(scores, roots=roots), 4000
-    samples = tree.sample((draws,))
-    assert frequencies_agree(samples.mean(0), tree.marginals, draws)
+def words_that_prefer_each_other(far):
+    """Scores ``[6, 5, 4]`` among which a walk from head to head would take very long to reach the root."""
+    scores = torch.randn(6, 5, 4).double() - far
+    scores[:, 2, 0] += far
+    scores[:, 1, 1] += far
+    scores[:, 4, 2] += far
+    scores[:, 3, 3] += far
+    # In the last three sentences the cycles 1 ⇄ 2 and 3 ⇄ 4 prefer each other, too.
+    scores[3:, 3, 0] += far / 3
+    scores[3:, 2, 2] += far / 3
+    scores[[2, 5], 0, 2:] = -INF
+    return scores
+
+
+@pytest.mark.parametrize("far", (0.0, 300.0, 1000.0))
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+def test_samples_have_the_probabilities_of_trees_that_walks_seldom_reach(roots, tolerance, far, monkeypatch):
+    monkeypatch.setattr(reverse_elimination, "TOLERANCE", tolerance)
+    scores = words_that_prefer_each_other(far) if far > 0 else random_scores(6, 4, 30.0).detach()
+    draws = 20000
+    samples = SpanningTree(scores, roots=roots).sample((draws,))
+    for i, exact in enumerate(enumerate_all(scores, roots)):
+        same = torch.einsum("shm,thm->st", samples[:, i], exact.parts) == 4
+        assert same.sum(1).eq(1).all()
+        assert frequencies_agree(same.double().mean(0), exact.probabilities, draws)
+
+
+def test_arcs_in_samples_of_long_sentences_have_their_marginals(roots):
+    for deviation in (1.0, 30.0, 100.0):
+        tree, draws = SpanningTree(random_scores(2, 30, deviation), torch.tensor([30, 23]), roots), 2000
+        assert frequencies_agree(tree.sample((draws,)).mean(0), tree.marginals, draws)
 
 
 def test_manual_seed_governs_samples_whatever_the_number_of_threads():
@@ -243,23 +268,23 @@ def test_manual_seed_governs_samples_whatever_the_number_of_threads():
 # Choice of the implementation
 
 
-@pytest.mark.parametrize("patience", (1.0, 0.0))
-def test_argmax_and_samples_are_the_same_without_numba(roots, patience, monkeypatch):
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+def test_argmax_and_samples_are_the_same_without_numba(roots, tolerance, monkeypatch):
     def draw():
         torch.manual_seed(1)
         tree = SpanningTree(5 * torch.randn(3, 6, 5).double(), torch.tensor([5, 0, 4]), roots)
-        monkeypatch.setattr(importlib.import_module(wilson.__name__), "PATIENCE", patience)
+        monkeypatch.setattr(importlib.import_module(reverse_elimination.__name__), "TOLERANCE", tolerance)
         return tree.argmax, tree.sample((10,))
 
     expected = draw()
     monkeypatch.setattr(numba_compile, "available", lambda: False)
-    for name in ("chu_liu_edmonds", "wilson"):
+    for name in ("chu_liu_edmonds", "reverse_elimination"):
         monkeypatch.delitem(sys.modules, f"{spanning_tree.__name__}.{name}", raising=False)
         monkeypatch.delattr(spanning_tree, name, raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         plain = draw()
-    assert spanning_tree.wilson is not wilson
+    assert spanning_tree.reverse_elimination is not reverse_elimination
     for actual, target in zip(plain, expected):
         close(actual, target)
 

@@ -7,7 +7,7 @@ All results are computed in float64, whatever the dtype of the scores: in linear
 whose weights leave its range. Each dependent's best score is subtracted first, since every tree has one arc to it.
 """
 
-from typing import Optional, Tuple
+from typing import Tuple
 
 import numpy as np
 import torch
@@ -37,17 +37,9 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     return log_partition.masked_fill(lengths == 0, NEGATIVE_INFINITY), reorder(marginals, order)
 
 
-argmax = reference.argmax  # one algorithm, on the CPU wherever the scores are
-
-
-def sample(
-    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
-) -> Tensor:
-    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and if no tree is possible."""
-    from . import wilson
-
-    expected = expectations(scores, lengths, single_root)
-    return wilson.sample(scores, lengths, single_root, count, *expected, generator=generator)
+# One algorithm each, on the CPU wherever the scores are.
+argmax = reference.argmax
+sample = reference.sample
 
 
 class _Elimination(Operation):

@@ -4,7 +4,7 @@ As on the CPU, the backward pass is the derivative, in the direction of the upst
 compute the marginals. The kernels never wait for the device and are bitwise deterministic.
 """
 
-from typing import Optional, Tuple
+from typing import Tuple
 
 import torch
 from torch import Tensor
@@ -33,17 +33,9 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     return _elimination(scores, lengths, single_root)
 
 
-argmax = reference.argmax  # one algorithm, on the CPU wherever the scores are
-
-
-def sample(
-    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
-) -> Tensor:
-    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and if no tree is possible."""
-    from . import wilson
-
-    expected = expectations(scores, lengths, single_root)
-    return wilson.sample(scores, lengths, single_root, count, *expected, generator=generator)
+# One algorithm each, on the CPU wherever the scores are.
+argmax = reference.argmax
+sample = reference.sample
 
 
 class _Elimination(Operation):

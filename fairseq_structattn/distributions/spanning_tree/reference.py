@@ -66,10 +66,9 @@ def sample(
     scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
 ) -> Tensor:
     """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and if no tree is possible."""
-    from . import wilson
+    from . import reverse_elimination
 
-    expected = expectations(scores, lengths, single_root)
-    return wilson.sample(scores, lengths, single_root, count, *expected, generator=generator)
+    return reverse_elimination.sample(scores, lengths, single_root, count, generator=generator)
 
 
 def _eliminate_first(weights: Tensor, without_root: Tensor) -> Tuple[Tensor, Tensor]:
