@@ -3,7 +3,7 @@
 import argparse
 import os
 import statistics
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, TypeVar
 
 from fairseq_structattn.analysis.files import read_json, write_lines
 from fairseq_structattn.analysis.results import BEGIN, END, put_table
@@ -14,7 +14,6 @@ MISSING = "–"
 VALIDATION = (("valid_nll", 2), ("valid_bleu", 1))
 VALIDATION_HEADS = ("valid, bits a word", "valid, BLEU")
 Name = TypeVar("Name")
-Label = Callable[[Name], List[str]]
 
 
 def kept_runs(folder: str) -> Iterator[Dict]:
@@ -53,43 +52,51 @@ def fastest_epoch(runs: Sequence[Dict]) -> str:
     return str(min((epoch["seconds"] for run in runs for epoch in run["epochs"]), default=MISSING))
 
 
-def score_table(heads: Sequence[str], label: Label, systems: Mapping[Name, Runs], seeds: int) -> str:
-    """A row for each system; a dash is a run that has not been made.
+class Systems(NamedTuple):
+    """The systems of an experiment.
 
-    Args:
-        heads: of the columns that tell the system
+    Attributes:
+        heads: heads of the columns that tell the system
         label: the cells of these columns
-        systems: results by name and seed
+        runs: results by name and seed; empty for a system without runs
+        baseline: the results of the system that another is compared with; of a baseline, its own
         seeds: how many a system is to have
     """
-    titles = [*heads, "seeds", *VALIDATION_HEADS]
+
+    heads: Sequence[str]
+    label: Callable[[Any], List[str]]
+    runs: Mapping[Any, Runs]
+    baseline: Callable[[Any], Runs]
+    seeds: int
+
+
+def score_table(systems: Systems) -> str:
+    """A row for each system; a dash is a run that has not been made."""
+    titles = [*systems.heads, "seeds", *VALIDATION_HEADS]
     titles += [f"{test}, {metric}" for metric in ("BLEU", "chrF") for test in TESTS] + ["s an epoch"]
     lines = []
-    for name, by_seed in systems.items():
+    for name, by_seed in systems.runs.items():
         runs = list(by_seed.values())
         cells = [spread([run["test"][test][key] for run in runs]) for key in ("bleu", "chrf") for test in TESTS]
-        cells = [f"{len(runs)} of {seeds}", *validation_cells(runs), *cells, fastest_epoch(runs)]
-        lines.append([*label(name), *cells])
-    return markdown(titles, lines, len(heads))
+        cells = [f"{len(runs)} of {systems.seeds}", *validation_cells(runs), *cells, fastest_epoch(runs)]
+        lines.append([*systems.label(name), *cells])
+    return markdown(titles, lines, len(systems.heads))
 
 
-def difference_table(
-    heads: Sequence[str], label: Label, systems: Mapping[Name, Runs], baseline: Callable[[Name], Runs]
-) -> str:
-    """Each system against its baseline: on both test sets alone, and together. Arguments are those of
-    :func:`score_table` and :func:`~fairseq_structattn.analysis.system_differences.differences`."""
+def difference_table(systems: Systems) -> str:
+    """Each system against its baseline: on both test sets alone, and together."""
     sets = {**{test: [test] for test in TESTS}, "both": list(TESTS)}
-    found = {title: differences(systems, baseline, tests) for title, tests in sets.items()}
+    found = {title: differences(systems.runs, systems.baseline, tests) for title, tests in sets.items()}
     lines = [
         [
-            *label(name),
+            *systems.label(name),
             ", ".join(map(str, both.seeds)),
             *(_difference(found[title][name]) for title in sets),
             ", ".join(f"{value:+.1f}" for value in both.each),
         ]
         for name, both in found["both"].items()
     ]
-    made = markdown([*heads, "seeds", *sets, "seed by seed (both)"], lines, len(heads) + 1)
+    made = markdown([*systems.heads, "seeds", *sets, "seed by seed (both)"], lines, len(systems.heads) + 1)
     return made or "No system has been trained beside softmax yet."
 
 
@@ -97,7 +104,7 @@ def _difference(found: Difference) -> str:
     return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}], p = {found.p:.3f}"
 
 
-def trial_table(heads: Sequence[str], label: Label, trials: Mapping[Name, Dict]) -> str:
+def trial_table(heads: Sequence[str], label: Callable[[Name], List[str]], trials: Mapping[Name, Dict]) -> str:
     """A row for each trial; the cells of `label` are those of `heads`, the last of which is of the settings."""
     lines = []
     for name, run in trials.items():
@@ -122,9 +129,9 @@ def choice(of: str, chosen: Callable[[str], Dict[str, str]], systems: Iterable[s
     return f"{of}: chosen {said}."
 
 
-def origin(call: str, systems: Mapping[Name, Runs]) -> str:
+def origin(call: str, systems: Systems) -> str:
     """The command, versions and machines of the runs, and the signatures of the metrics."""
-    runs = [run for by_seed in systems.values() for run in by_seed.values()]
+    runs = [run for by_seed in systems.runs.values() for run in by_seed.values()]
     used = {", ".join(f"{name} {version}" for name, version in run["versions"].items()) for run in runs}
     machines = sorted({run["machine"] for run in runs})
     lines = [f"{versions}; {machine}." for versions in sorted(used) for machine in machines]
@@ -133,17 +140,21 @@ def origin(call: str, systems: Mapping[Name, Runs]) -> str:
     return "  \n".join([f"`{call}`", *lines, *(f"`{one}`" for one in signatures)])
 
 
-def sections(systems: Mapping[Name, Runs], seeds: int, tables: Mapping[str, str], last: str) -> List[str]:
-    """The parts of a report: how many runs there are of all, each table under its title, and `last`.
+def sections(systems: Systems, further: Mapping[str, str], call: str) -> List[str]:
+    """The parts of a report: scores, differences, and further tables, of which empty ones are left out.
 
     Args:
-        systems, seeds: see :func:`score_table`
-        tables: by title; the first one is of the scores, empty ones are left out
-        last: see :func:`origin`
+        systems: of the experiment
+        further: tables by title
+        call: the command that makes the runs
     """
-    made, wanted = sum(len(runs) for runs in systems.values()), seeds * len(systems)
-    titles = [f"{title}: {made} of {wanted} runs" if number == 0 else title for number, title in enumerate(tables)]
-    return [*(f"### {title}\n\n{text}" for title, text in zip(titles, tables.values()) if text), last]
+    made, wanted = sum(map(len, systems.runs.values())), systems.seeds * len(systems.runs)
+    tables = {
+        f"Scores: {made} of {wanted} runs": score_table(systems),
+        "Against softmax": difference_table(systems),
+        **further,
+    }
+    return [*(f"### {title}\n\n{text}" for title, text in tables.items() if text), origin(call, systems)]
 
 
 def write_report(here: str, about: Optional[str], parts: Callable[[str, str], List[str]], arguments=None) -> None:

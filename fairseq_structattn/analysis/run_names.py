@@ -6,7 +6,8 @@ compared with others on validation data.
 
 import os
 import re
-from typing import Dict, List, Optional, Sequence, Tuple
+import sys
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from fairseq_structattn.analysis.files import InputError, read_json
 
@@ -71,3 +72,14 @@ def best_point(results: str, name: str, points: Sequence[Dict[str, str]], way_ou
             raise InputError(f"{trial}: this trial has to be made before any run is: {way_out}")
         losses[min(epoch["valid_nll"] for epoch in read_json(path, "epochs")["epochs"])] = point
     return losses[min(losses)]
+
+
+def print_groups(plan: Callable[[List[str]], Iterable[Iterable]], arguments: Optional[List[str]] = None) -> None:
+    """The command that run.sh calls for the order of the runs: prints a line for each group.
+
+    Args:
+        plan: groups of runs that words stand for
+        arguments: the words; None for those of the process
+    """
+    words = sys.argv[1:] if arguments is None else arguments
+    print("\n".join(" ".join(map(str, group)) for group in plan(words)))

@@ -78,6 +78,17 @@ structattn_experiment() {
     mkdir -p "$work"
 }
 
+# structattn_kept_runs: after structattn_experiment, for experiments whose finished runs leave a file each; sets
+#   results    the folder of these files, which is made: that beside the script, or with --dry-run one in the folder of the work
+#   tiny       an array, (--tiny) with --dry-run
+structattn_kept_runs() {
+    results=$here/results tiny=()
+    if [[ -n "${given[--dry-run]:-}" ]]; then
+        results=$work/results tiny=(--tiny)
+    fi
+    mkdir -p "$results"
+}
+
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
     structattn_usage "$0" "" 0 "$@"
     structattn_refuse "$0" "it is there to be sourced"

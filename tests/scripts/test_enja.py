@@ -1,10 +1,7 @@
 """scripts/experiments/enja: which runs there are, what they keep, how systems are compared, and the whole way once."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,8 +13,8 @@ import recipes
 import segments
 import settings
 import torch
-from helpers_scripts import SCRIPTS, load_script
-from made_translations import VERSIONS, WORDS, sentences
+from helpers_scripts import SCRIPTS, load_script, run_experiment
+from made_translations import WORDS, epoch, sentences
 
 from fairseq_structattn.analysis.attention_records import AttentionRecord
 from fairseq_structattn.analysis.translation_run import ALWAYS, write_compact
@@ -29,21 +26,13 @@ report = load_script("experiments/enja/report.py")
 one_run = load_script("experiments/enja/one_run.py")
 
 
-def epoch(number, pairwise=None):
-    return {"train_nll": 4, "valid_nll": 4 - number / 2, "valid_bleu": 9.0 + number, "seconds": 7, "pairwise": pairwise}
-
-
 def write_trials(folder):
     """Of which the second is the best for softmax and the last for the chain."""
-    folder.mkdir(exist_ok=True)
     for model in settings.MODELS:
         last = len(settings.MODELS[model].grid) - 1
         for system, best in {"softmax": 1, "chain": last}.items():
-            names = [name for name in settings.trials(model) if name.system == system]
-            for number, name in enumerate(names):
-                loss = 2.0 if number == best else 3.0
-                content = {"name": str(name), "seed": 1, "epochs": [{**epoch(1), "valid_nll": loss}]}
-                (folder / f"{name}-1.json").write_text(json.dumps(content))
+            names = [str(name) for name in settings.trials(model) if name.system == system]
+            made_translations.write_trials(folder, names, best)
 
 
 # The runs
@@ -177,25 +166,19 @@ def test_without_coupling_a_chain_is_a_sigmoid_with_a_bias():
 # The report
 
 
-def made_run(rng, references, share, name="char.paper.softmax", seed=1):
-    table = [[0.1, -0.2], [0.0, 0.7]] if "chain" in name or "uncoupled" in name else None
+def write_run(folder, name, seed, share):
+    table = [[0.1, -0.2], [0.0, 0.7]] if "chain" in name else None
     weights = {"id": 3, "score": -0.5, "source": ["猫", "</s>"], "target": ["cat", "</s>"], "segments": None}
-    return {
-        "name": name, "seed": seed, "kind": "final", "fingerprint": "0", "options": "", "versions": VERSIONS,
-        "machine": "a machine", "epochs": [epoch(1, table), epoch(2, table)],
-        "test": made_translations.scored(rng, references, share),
+    further = {
+        "epochs": [epoch(1, pairwise=table), epoch(2, pairwise=table)],
         "attention": [{**weights, "weights": [[0.9, 0.1], [0.2, 0.8]]}],
         "boundaries": {"threshold": 0.2, "sentence": [10, 5, 8, 4.0], "steps": [20, 5, 30, 9.0]},
-    }  # fmt: skip
+    }
+    made_translations.write_run(folder, name, seed, share, **further)
 
 
-@pytest.fixture
-def references():
-    return made_translations.tests()
-
-
-def test_lengths_are_those_of_the_source(references):
-    run = made_run(random.Random(1), references, 0.0)
+def test_lengths_are_those_of_the_source():
+    run = {"test": made_translations.scored(random.Random(1), made_translations.tests(), 0.0)}
     found = comparison.by_length({1: run})
     assert [size for size, _ in found] == [2, 78, 0, 0] and found[1][1] == [pytest.approx(100)]
 
@@ -226,14 +209,13 @@ def test_thresholds_are_chosen_by_f1():
     assert segments.measure([record], ["これ は"], 0.4)["sentence"] == (1, 1, 1, 0.5)
 
 
-def test_report_of_what_there_is(tmp_path, references):
+def test_report_of_what_there_is(tmp_path):
     results, made = tmp_path / "results", tmp_path / "made"
     made.mkdir()
     write_trials(results)
     for name, share, seeds in (("char.paper.softmax", 0.4, (1, 2)), ("char.paper.chain", 0.2, (1,))):
         for seed in seeds:
-            run = made_run(random.Random(f"{name}{seed}"), references, share, name, seed)
-            write_compact(str(results / f"{name}-{seed}.json"), run)
+            write_run(results, name, seed, share)
     query = {"name": "char.paper.query", "seed": 1, "epochs": [epoch(1), epoch(2)]}
     write_compact(str(results / "char.paper.query-1.json"), query)
     (made / "README.md").write_text("before\n<!-- table: begin -->\n<!-- table: end -->\nafter\n")
@@ -267,12 +249,6 @@ def test_report_without_runs_invents_none(tmp_path):
 # The whole way
 
 
-def call(*arguments, **environment):
-    environment = {**os.environ, "DATA": "", "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", **environment}
-    command = ["bash", str(HERE / "run.sh"), *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -286,7 +262,9 @@ def call(*arguments, **environment):
     ],
 )
 def test_wrong_calls_are_answered(tmp_path, arguments, message):
-    done = call("--dry-run", *[str(tmp_path / "work") if word == "WORK" else word for word in arguments])
+    done = run_experiment(
+        "enja", "--dry-run", *[str(tmp_path / "work") if word == "WORK" else word for word in arguments], DATA=""
+    )
     assert done.returncode != 0 and message in done.stderr
 
 
@@ -306,14 +284,14 @@ def test_from_raw_text_to_the_report(tmp_path):
     work.mkdir()
     (work.parent / "trials").rename(work / "results")
     arguments = ["--dry-run", "--corpus", corpus, work, "char.modern.chain"]
-    done = call(*arguments, SEEDS="1")
+    done = run_experiment("enja", *arguments, SEEDS="1")
     assert done.returncode == 0, done.stderr
     kept = json.loads((work / "results" / "char.modern.chain-1.json").read_text(encoding="utf-8"))
     assert len(kept["epochs"]) == 2 and np.shape(kept["epochs"][1]["pairwise"]) == (2, 2)
     assert len(kept["test"]["test2"]["statistics"]) == 20 * 5 and kept["boundaries"]["threshold"] == 0
     assert [record["id"] for record in kept["attention"]] == [12, 17, 21, 24, 26]
     assert "Scores: 1 of 54 runs" in (work / "README.md").read_text(encoding="utf-8")
-    again = call(*arguments, SEEDS="1", DATA="")
+    again = run_experiment("enja", *arguments, SEEDS="1", DATA="")
     assert again.returncode == 0 and "training" not in again.stdout
     recipes.main(["--work", str(work), "--results", str(work), "--tiny", "average"])
     (average,) = [json.loads(line) for line in (work / "recipes.jsonl").read_text(encoding="utf-8").splitlines()]

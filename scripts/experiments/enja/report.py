@@ -19,11 +19,12 @@ from fairseq_structattn.analysis import experiment_report
 from fairseq_structattn.analysis.experiment_report import (
     TESTS,
     VALIDATION_HEADS,
+    Systems,
     choice,
     fastest_epoch,
     kept_runs,
     markdown,
-    origin,
+    sections,
     spread,
     validation_cells,
     write_report,
@@ -66,9 +67,6 @@ class Results:
 
 def label(name: Name) -> List[str]:
     return [name.side.upper(), name.model, TITLES[name.system]]
-
-
-SYSTEM = ("source", "model", "attention")  # columns of `label`
 
 
 def length_table(results: Results) -> str:
@@ -171,8 +169,6 @@ def parts(folder: str, dest: str) -> List[str]:
     results = Results(folder)
     shown = "\n".join(report_pictures.draw_all(results, dest))
     tables = {
-        "Scores": experiment_report.score_table(SYSTEM, label, results.runs, len(SEEDS)),
-        "Against softmax": experiment_report.difference_table(SYSTEM, label, results.runs, results.baseline),
         "By length of the source, characters": length_table(results),
         "Ends of segments and of words": boundary_table(results),
         "What the chain learned": coupling_table(results),
@@ -180,8 +176,8 @@ def parts(folder: str, dest: str) -> List[str]:
         "Around a trained model": recipe_table(results),
         "Trials": trial_table(results),
     }
-    made = origin("bash scripts/experiments/enja/run.sh --corpus FOLDER", results.runs)
-    return [shown, *experiment_report.sections(results.runs, len(SEEDS), tables, made)]
+    systems = Systems(("source", "model", "attention"), label, results.runs, results.baseline, len(SEEDS))
+    return [shown, *sections(systems, tables, "bash scripts/experiments/enja/run.sh --corpus FOLDER")]
 
 
 @command

@@ -14,13 +14,7 @@ set -euo pipefail
 . "$(dirname "$0")/../queue.sh"
 structattn_experiment "$0" "--corpus= --dry-run" "1 2 3" "$@"
 corpus=${given[--corpus]:-${DATA:-}}
-tiny=()
-results=$here/results
-if [ -n "${given[--dry-run]:-}" ]; then
-    tiny=(--tiny)
-    results=$work/results
-fi
-mkdir -p "$results"
+structattn_kept_runs
 
 one() { # NAME SEED
     "$python" $here/one_run.py "$1" "$2" --work "$work" --results "$results" ${tiny[@]+"${tiny[@]}"}

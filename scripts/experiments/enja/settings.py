@@ -4,7 +4,6 @@ A run is ``SIDE.MODEL.SYSTEM``, such as ``char.paper.chain``; with ``@lr=…,dro
 shorter, for choosing those two on validation data.
 """
 
-import sys
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
 from fairseq_structattn.analysis import run_names
@@ -217,8 +216,7 @@ UPDATES_OF_MODERN = 400  # an epoch in batches of 2,000 tokens
 
 @command
 def main(arguments=None) -> None:
-    names = sys.argv[1:] if arguments is None else arguments
-    print("\n".join(" ".join(map(str, group)) for group in plan(names)))
+    run_names.print_groups(plan, arguments)
 
 
 if __name__ == "__main__":

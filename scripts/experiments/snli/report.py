@@ -8,18 +8,17 @@ Nothing is trained and no corpus is needed. A system without runs is shown as mi
 import argparse
 import os
 import shutil
-import statistics
 from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from make_run import METRICS, unpack
 from systems import PAPER, SEEDS, SYSTEMS, TITLES, TRANSLATION_TITLES, WITH_TREES, parsers, runs
 
+from fairseq_structattn.analysis.experiment_report import MISSING, spread
 from fairseq_structattn.analysis.files import command, read_json
 from fairseq_structattn.analysis.results import markdown_row, put_table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MISSING = "–"
 SAMPLES, SEED = 2000, 12345
 DECODINGS = ("argmax", "risk")
 Runs = Dict[int, Dict]  # results of one system by seed
@@ -70,14 +69,6 @@ def difference(system: Runs, baseline: Runs) -> Difference:
     drawn = np.random.default_rng(SEED).integers(len(gained), size=(SAMPLES, len(gained)))
     low, high = np.percentile(gained[drawn].mean(1), [2.5, 97.5])
     return Difference(float(gained.mean()), float(low), float(high), p_value(gained), seeds)
-
-
-def spread(values: Sequence[float], digits: int = 1) -> str:
-    """The mean, and the standard deviation of several values."""
-    if not values:
-        return MISSING
-    text = f"{statistics.mean(values):.{digits}f}"
-    return text if len(values) == 1 else f"{text} ± {statistics.stdev(values):.{digits}f}"
 
 
 def shown_p(p: float) -> str:

@@ -24,13 +24,7 @@ for option in --corpus --treebank --multi30k; do
 done
 vectors=()
 [ -z "${given[--vectors]:-}" ] || vectors=(--vectors "${given[--vectors]}")
-tiny=()
-results=$here/results
-if [ -n "${given[--dry-run]:-}" ]; then
-    tiny=(--tiny)
-    results=$work/results
-fi
-mkdir -p "$results"
+structattn_kept_runs
 
 one() { # NAME SEED
     "$python" $here/make_run.py "$1" "$2" --work "$work" --results "$results" \

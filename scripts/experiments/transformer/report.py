@@ -13,7 +13,7 @@ from transformer_settings import CORPORA, SEEDS, SYSTEMS, TITLES, Name, chosen, 
 
 from fairseq_structattn.analysis import experiment_report
 from fairseq_structattn.analysis.difference_figure import draw_differences, save_all
-from fairseq_structattn.analysis.experiment_report import TESTS, choice, kept_runs, origin, write_report
+from fairseq_structattn.analysis.experiment_report import TESTS, Systems, choice, kept_runs, sections, write_report
 from fairseq_structattn.analysis.files import command
 from fairseq_structattn.analysis.system_differences import Runs, differences
 
@@ -72,13 +72,9 @@ def parts(folder: str, dest: str) -> List[str]:
     """The picture and the sections of the report."""
     results = Results(folder)
     shown = "\n".join(save_all({"differences to softmax": ("answer.png", draw_answer)}, results, dest))
-    tables = {
-        "Scores": experiment_report.score_table(SYSTEM, label, results.runs, len(SEEDS)),
-        "Against softmax": experiment_report.difference_table(SYSTEM, label, results.runs, results.baseline),
-        "Trials": trial_table(results),
-    }
-    made = origin("bash scripts/experiments/transformer/run.sh --enja FOLDER --multi30k FOLDER", results.runs)
-    return [shown, *experiment_report.sections(results.runs, len(SEEDS), tables, made)]
+    systems = Systems(SYSTEM, label, results.runs, results.baseline, len(SEEDS))
+    call = "bash scripts/experiments/transformer/run.sh --enja FOLDER --multi30k FOLDER"
+    return [shown, *sections(systems, {"Trials": trial_table(results)}, call)]
 
 
 @command

@@ -5,7 +5,6 @@ choosing those two on validation data.
 """
 
 import os
-import sys
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from fairseq_structattn.analysis import run_names
@@ -160,8 +159,7 @@ def text_folder(corpus: str, work: str) -> str:
 
 @command
 def main(arguments=None) -> None:
-    names = sys.argv[1:] if arguments is None else arguments
-    print("\n".join(" ".join(map(str, group)) for group in plan(names)))
+    run_names.print_groups(plan, arguments)
 
 
 if __name__ == "__main__":
