@@ -379,7 +379,7 @@ JOBS = {
         Job("binary chain", binary_chains, (3200, 50)),
         Job("binary chain", binary_chains, (64, 50)),
         *(Job("projective tree", PROJECTIVE, (256, n + 1, n)) for n in (32, 64)),
-        *(Job("spanning tree", SPANNING, (256, n + 1, n)) for n in (32, 64)),
+        *(Job("spanning tree", SPANNING, (256, n + 1, n), thorough=n <= 64) for n in (32, 64, 100)),
         Job("spanning tree, deviation 30", SPANNING, (256, 65, 64), 30.0),
     ],
     "cliffs": [

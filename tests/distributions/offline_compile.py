@@ -1,9 +1,10 @@
 """Compile the Triton kernels of a module to machine code, which needs no GPU, and print what they take of one.
 
-    python offline_compile.py fairseq_structattn.distributions.linear_chain.cuda
+    python offline_compile.py fairseq_structattn.distributions.linear_chain.cuda 90 80
 
-A line of JSON for each entry of the module's ``CONFIGURATIONS`` and each architecture; for the older one, of the
-largest configuration of each kernel alone, because compiling takes seconds. Triton must not be interpreting.
+A line of JSON for each entry of the module's ``CONFIGURATIONS`` and each compute capability; for capabilities after the
+first, of the largest configuration of each kernel alone, because compiling takes seconds. Triton must not be
+interpreting.
 """
 
 import glob
@@ -19,13 +20,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-CAPABILITIES = (80, 90)
+# Warps that a multiprocessor has room for.
+WARPS = {75: 32, 80: 64, 86: 48, 89: 48, 90: 64, 100: 64}
+REGISTERS, SHARED = 65536, 65536
 # Bytes that addresses are multiples of: those of tensors that PyTorch allocates are.
 ALIGNMENT = 16
 
 
-def compile_kernel(kernel, arguments, constants, num_warps, capability):
-    """The PTX of one configuration, as it is launched with tensors at aligned addresses."""
+def compile_kernel(kernel, arguments, constants, options, capability):
+    """One configuration, as it is launched with tensors at aligned addresses."""
     signature = dict(arguments, **{name: "constexpr" for name in constants})
     pointers = [i for i, name in enumerate(kernel.arg_names) if arguments.get(name, "").startswith("*")]
     aligned = {(i,): [["tt.divisibility", ALIGNMENT]] for i in pointers}
@@ -36,11 +39,11 @@ def compile_kernel(kernel, arguments, constants, num_warps, capability):
         attrs=aligned,
     )
     target = GPUTarget("cuda", capability, 32)
-    return triton.compile(source, target=target, options={"num_warps": num_warps}).asm["ptx"]
+    return triton.compile(source, target=target, options=options)
 
 
 def resources(ptx):
-    """Registers a thread, and bytes of spills and of shared memory, from the assembler's own report."""
+    """Registers a thread, and bytes of spills and of the stack, from the assembler's own report."""
     target = re.search(r"\.target (sm_\w+)", ptx).group(1)
     with tempfile.TemporaryDirectory() as scratch:
         path = os.path.join(scratch, "kernel.ptx")
@@ -56,6 +59,12 @@ def resources(ptx):
     return {name: int(re.search(pattern, report).group(1)) for name, pattern in patterns.items()}
 
 
+def programs(registers, warps, shared, capability):
+    """How many programs run on a multiprocessor at a time. A warp is allotted registers by 8 for each thread."""
+    of_a_warp = -(-registers // 8) * 8 * 32
+    return min(REGISTERS // of_a_warp // warps, WARPS[capability] // warps, SHARED // max(shared, 1))
+
+
 def assemble(path, target, output):
     """The report of an assembler that knows the target and the version of the PTX: some releases of Triton have two."""
     for assembler in sorted(glob.glob(os.path.join(os.path.dirname(triton.__file__), "backends/nvidia/bin/ptxas*"))):
@@ -66,15 +75,17 @@ def assemble(path, target, output):
     raise RuntimeError(f"no assembler takes the kernel: {run.stdout}")
 
 
-def main(module):
+def main(module, first, *others):
     configurations = importlib.import_module(module).CONFIGURATIONS
     largest = {kernel: number for number, (kernel, *_) in enumerate(configurations)}
-    for number, (kernel, arguments, constants, num_warps) in enumerate(configurations):
-        for capability in CAPABILITIES if number in largest.values() else CAPABILITIES[-1:]:
-            used = resources(compile_kernel(kernel, arguments, constants, num_warps, capability))
-            entry = dict(kernel=kernel.__name__, constants=constants, num_warps=num_warps, capability=capability)
-            print(json.dumps(dict(entry, **used)))
+    for number, (kernel, arguments, constants, options) in enumerate(configurations):
+        for capability in (first, *others) if number in largest.values() else (first,):
+            compiled = compile_kernel(kernel, arguments, constants, options, capability)
+            used = resources(compiled.asm["ptx"])
+            warps, shared = options["num_warps"], compiled.metadata.shared
+            used["programs"] = programs(used["registers"], warps, shared, capability)
+            print(json.dumps(dict(kernel=kernel.__name__, warps=warps, capability=capability, **constants, **used)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -53,7 +53,7 @@ every_chain = pytest.mark.parametrize("case", CHAINS, ids=[case.name for case in
 def on_the_device(monkeypatch):
     torch.manual_seed(0)
     if triton_launch.interpreted():
-        monkeypatch.setattr(projective_cuda, "_TILES", ((1000, {"SPANS": 4, "SPLITS": 2}, 1),))
+        monkeypatch.setattr(projective_cuda, "_TILES", ((1000, {"SPANS": 4, "SPLITS": 2}, {"num_warps": 1}),))
         monkeypatch.setattr(triton_scan, "TILES", ((4, 1), (16, 1)))
         monkeypatch.setattr(ScanOps, "generic_scan", scan_by_doubling)
         monkeypatch.setattr(InterpretedFunction, "__call__", call_part)
@@ -381,6 +381,33 @@ def test_kernels_need_no_numba():
     environment = dict(os.environ, TRITON_INTERPRET="1")
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
     assert "[0.5, 0.5, 0.5]" in run.stdout, run.stderr
+
+
+@pytest.mark.skipif(not triton_launch.interpreted(), reason="sentences of 65 words run so above")
+@pytest.mark.parametrize(
+    "name, test, options",
+    (
+        ("multi", test_kernels_agree_with_the_reference, {"n": 5, "dtype": torch.float32}),
+        ("multi", test_nan_is_not_hidden, {}),
+        ("multi", test_any_shape, {"batch": (0,), "n": 3}),
+        ("single", test_forbidden_parts_and_impossible_items, {}),
+        ("single", test_padding_reaches_neither_values_nor_gradients, {}),
+        ("single", test_neighbours_layout_and_repetition_change_no_bit_and_nothing_of_the_caller, {}),
+    ),
+)
+def test_spanning_trees_whose_weights_do_not_fit_in_registers(name, test, options, monkeypatch):
+    monkeypatch.setattr(spanning_cuda, "WARPS", {})
+    monkeypatch.setattr(spanning_cuda, "BLOCKS", ((1000, {"ROWS": 2, "COLUMNS": 2}, 1),))
+    monkeypatch.setattr(spanning_cuda, "_elimination", None)
+    test(next(case for case in CASES if case.name == f"spanning-{name}"), **options)
+
+
+@pytest.mark.parametrize("operation", (spanning_cuda._elimination, spanning_cuda._blocked_elimination))
+def test_shapes_are_those_of_the_outputs(operation):
+    inputs = torch.zeros(2, 3, 2, device=DEVICE), torch.tensor([2, 1], device=DEVICE), False
+    outputs, shapes = operation.forward(*inputs), operation.shapes(*inputs)
+    assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in shapes]
+    assert len(outputs) == operation.outputs
 
 
 def test_words_that_no_order_but_one_eliminates():

@@ -513,7 +513,7 @@ def _configurations():
     for kernel in (forward_kernel, backward_kernel):
         arguments = {name: types.get(name, "*fp32") for name in kernel.arg_names if name != "TILE"}
         for tile, num_warps in TILES:
-            yield kernel, arguments, {"TILE": tile}, num_warps
+            yield kernel, arguments, {"TILE": tile}, {"num_warps": num_warps}
 
 
 # All kernels that the launches above compile for float32.

@@ -39,9 +39,12 @@ from .triton_inside_outside import (
 
 argmax, sample = reference.argmax, reference.sample
 
-# Spans and split points computed at once, and warps, by the largest number of words in a sentence. Two programs of
-# either kind fit on a multiprocessor: a thread uses at most 128 registers.
-_TILES = ((32, {"SPANS": 32, "SPLITS": 8}, 4), (math.inf, {"SPANS": 64, "SPLITS": 8}, 8))
+# Spans and split points computed at once, and options of the launch, by the largest number of words in a sentence. Two
+# programs of 8 warps fit on a multiprocessor if a thread has 128 registers; some compilers take more unless told.
+_TILES = (
+    (32, {"SPANS": 32, "SPLITS": 8}, {"num_warps": 4}),
+    (math.inf, {"SPANS": 64, "SPLITS": 8}, {"num_warps": 8, "maxnreg": 128}),
+)
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
@@ -115,9 +118,11 @@ def _launch(kernel: triton.JITFunction, scores: Tensor, *arguments) -> None:
     batch, _, n = scores.shape
     if batch == 0:
         return
-    constants, num_warps = next((constants, num_warps) for most, constants, num_warps in _TILES if n <= most)
+    constants, options = next((constants, options) for most, constants, options in _TILES if n <= most)
+    if scores.dtype == torch.float64:  # needs twice the registers
+        options = {name: value for name, value in options.items() if name != "maxnreg"}
     with on_device_of(scores):
-        kernel[(batch,)](scores, *arguments, n, num_warps=num_warps, **constants)
+        kernel[(batch,)](scores, *arguments, n, **options, **constants)
 
 
 # Kernels
@@ -206,7 +211,7 @@ def _backward(
 _POINTERS = ("scores", "log_partition", "marginals", "values", "units", "directions", "tangents", "gradient")
 _TYPES = dict(dict.fromkeys(_POINTERS, "*fp32"), lengths="*i64", single_root="i32", most="i32")
 CONFIGURATIONS = [
-    (kernel, {name: _TYPES[name] for name in kernel.arg_names if name in _TYPES}, constants, num_warps)
+    (kernel, {name: _TYPES[name] for name in kernel.arg_names if name in _TYPES}, constants, options)
     for kernel in (_forward, _backward)
-    for _, constants, num_warps in _TILES
+    for _, constants, options in _TILES
 ]

@@ -1,26 +1,34 @@
 """Spanning trees on the GPU: elimination in Triton kernels, with a backward pass in closed form.
 
 As on the CPU, the backward pass is the derivative, in the direction of the upstream gradient, of the sweeps that
-compute the marginals. The kernels never wait for the device and are bitwise deterministic.
+compute the marginals. The kernels never wait for the device and are bitwise deterministic. The weights of a sentence
+are in registers (:mod:`.triton_elimination`), or in memory where they do not fit (:mod:`.triton_blocked`).
 """
 
+import inspect
+import math
 from typing import Tuple
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
-from ..kernels.triton_launch import on_device_of
+from ..kernels.triton_launch import next_power_of_two, on_device_of
 from ..operations import Operation
-from . import reference, triton_elimination
+from . import reference, triton_blocked, triton_elimination
+from .root_order import reorder, root_child_last
 
 # Sizes of tiles in words, and the warps that share one. A tile has to fit in registers; one of 128 words does not.
-WARPS = {32: 4, 64: 8}
+# Releases of Triton that cannot be told to leave a loop as it is make no such kernels that fit.
+WARPS = {32: 4, 64: 8} if "disable_licm" in inspect.signature(tl.range.__init__).parameters else {}
+# Blocks of matrices in memory, and the warps that share a sentence, by its largest number of words. With 128 registers
+# a thread, 16 warps fit on a multiprocessor.
+BLOCKS = ((255, {"ROWS": 32, "COLUMNS": 64}, 8), (math.inf, {"ROWS": 16, "COLUMNS": 128}, 16))
+REGISTERS = 128
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
     """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, differentiable any number of times.
-
-    The reference computes sentences of more than 64 words, whose weights do not fit in registers.
 
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc, which includes padding and arcs from a word to itself;
@@ -28,9 +36,14 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
         lengths: integers ``[batch]``.
         single_root: whether exactly one word is attached to the root.
     """
-    if not 0 < scores.shape[-1] <= max(WARPS):
+    n = scores.shape[-1]
+    if n == 0:
         return reference.expectations(scores, lengths, single_root)
-    return _elimination(scores, lengths, single_root)
+    if n <= max(WARPS, default=0):
+        return _elimination(scores, lengths, single_root)
+    order = root_child_last(scores, lengths) if single_root else None
+    log_partition, marginals = _blocked_elimination(reorder(scores, order), lengths, single_root)
+    return log_partition, reorder(marginals, order)
 
 
 # One algorithm each, on the CPU wherever the scores are.
@@ -84,7 +97,58 @@ class _Elimination(Operation):
         return reference.log_partition(scores, lengths, single_root)
 
 
-_elimination = _Elimination()
+class _BlockedElimination(Operation):
+    """scores ``[batch, n+1, n]`` → log Z ``[batch]``, marginals ``[batch, n+1, n]``; a single root is over the last
+    word of each sentence that has such a tree."""
+
+    name = "long_spanning_trees_on_gpu"
+    arguments = "Tensor scores, Tensor lengths, bool single_root"
+    potentials, results, outputs, kept = 1, 2, 6, range(6)
+    wide = False
+
+    def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
+        scores, lengths = scores.contiguous(), lengths.contiguous()
+        log_partition, mantissas, exponents, pivots = self._new(scores)
+        problem = scores, lengths, mantissas, exponents, pivots, log_partition
+        adjoint, marginals = torch.zeros_like(scores), torch.zeros_like(scores)
+        _run_in_blocks(triton_blocked.eliminate, single_root, *problem)
+        _run_in_blocks(triton_blocked.distribute, single_root, *problem, adjoint, _sums(scores), marginals)
+        return log_partition, marginals, mantissas, exponents, pivots, adjoint
+
+    def gradient(self, inputs, outputs, upstream):
+        (scores, lengths, single_root), (log_partition, marginals, *tape, adjoint) = inputs, outputs
+        grad_log_partition, grad_marginals = upstream
+        if grad_log_partition is None:
+            grad_log_partition = torch.zeros_like(log_partition)
+        if grad_marginals is None:
+            possible = log_partition != float("-inf")
+            return (torch.where(possible, grad_log_partition, 0)[:, None, None] * marginals,)
+        problem = (scores.contiguous(), lengths.contiguous(), *tape)
+        grad_log_partition, grad_marginals = grad_log_partition.contiguous(), grad_marginals.contiguous()
+        tangents, pivot_tangents = torch.empty_like(marginals), torch.empty_like(marginals[:, 0])
+        changes, grad_scores = torch.zeros_like(marginals), torch.zeros_like(marginals)
+        derivatives = tangents, pivot_tangents
+        _run_in_blocks(triton_blocked.eliminate_tangents, single_root, *problem, grad_marginals, *derivatives)
+        state = log_partition, adjoint, grad_log_partition, grad_marginals, *derivatives, changes, _sums(marginals)
+        _run_in_blocks(triton_blocked.distribute_tangents, single_root, *problem, *state, grad_scores)
+        return (grad_scores,)
+
+    def shapes(self, scores, lengths, single_root):
+        log_partition, mantissas, exponents, pivots = self._new(scores)
+        marginals, adjoint = scores.new_empty(scores.shape), scores.new_empty(scores.shape)
+        return log_partition, marginals, mantissas, exponents, pivots, adjoint
+
+    def log_partition(self, scores, lengths, single_root):
+        return reference.log_partition(scores, lengths, single_root)
+
+    def _new(self, scores: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+        """log Z, mantissas, exponents and pivots, uninitialised."""
+        batch, n = len(scores), scores.shape[-1]
+        mantissas, exponents = scores.new_empty(scores.shape), scores.new_empty(scores.shape)
+        return scores.new_empty(batch), mantissas, exponents, scores.new_empty(batch, 2, n)
+
+
+_elimination, _blocked_elimination = _Elimination(), _BlockedElimination()
 
 
 def _run(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:
@@ -98,18 +162,49 @@ def _run(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:
         kernel[(batch,)](scores, *others, n, SINGLE_ROOT=single_root, N=tile, num_warps=warps)
 
 
+def _blocks(n: int):
+    """Compile-time constants and warps for sentences of up to n words."""
+    return next((constants, warps) for most, constants, warps in BLOCKS if n <= most)
+
+
+def _sums(scores: Tensor) -> Tensor:
+    """Room for the sums over the dependents of each column of blocks."""
+    batch, n = len(scores), scores.shape[-1]
+    return scores.new_empty(batch, -(-n // _blocks(n)[0]["COLUMNS"]), n + 1)
+
+
+def _run_in_blocks(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:
+    batch, n = len(scores), scores.shape[-1]
+    if batch == 0:
+        return
+    constants, warps = _blocks(n)
+    constants = dict(constants, HEADS=next_power_of_two(n + 1), SINGLE_ROOT=single_root)
+    options = {"maxnreg": REGISTERS} if scores.dtype == torch.float32 else {}
+    with on_device_of(scores):
+        kernel[(batch,)](scores, *others, n, num_warps=warps, **options, **constants)
+
+
 def _configurations():
-    floats = ["scores", "mantissas", "exponents", "pivots", "adjoint", "log_partition", "marginals", "tangents"]
-    floats += ["grad_log_partition", "grad_marginals", "grad_scores"]
-    types = dict.fromkeys(floats, "*fp32")
-    types.update(lengths="*i64", turns="*i32", n="i32")
-    tile = triton_elimination
-    for kernel in (tile.eliminate, tile.distribute, tile.eliminate_tangents, tile.distribute_tangents):
-        signature = {name: types[name] for name in kernel.arg_names if name in types}
-        for size, warps in WARPS.items():
-            for single_root in (False, True):
-                yield kernel, signature, {"SINGLE_ROOT": single_root, "N": size}, warps
+    types = {"lengths": "*i64", "turns": "*i32", "n": "i32"}
+    for module, sizes in ((triton_elimination, _tiles), (triton_blocked, _blocks_in_use)):
+        for name in ("eliminate", "distribute", "eliminate_tangents", "distribute_tangents"):
+            kernel = getattr(module, name)
+            signature = {name: types.get(name, "*fp32") for name in kernel.arg_names if not name.isupper()}
+            for constants, options in sizes():
+                yield kernel, signature, constants, options
 
 
-# All kernels that may run in float32: kernel, types of its arguments, compile-time constants and warps.
+def _tiles():
+    for size, warps in WARPS.items():
+        for single_root in (False, True):
+            yield {"SINGLE_ROOT": single_root, "N": size}, {"num_warps": warps}
+
+
+def _blocks_in_use():
+    """Those for 100 and for 1,000 words."""
+    for heads, (_, constants, warps) in zip((128, 1024), BLOCKS):
+        yield dict(constants, HEADS=heads, SINGLE_ROOT=True), {"num_warps": warps, "maxnreg": REGISTERS}
+
+
+# The kernels that run in float32: kernel, types of its arguments, compile-time constants and launch options.
 CONFIGURATIONS = tuple(_configurations())

@@ -41,7 +41,7 @@ def eliminate(
     """
     i = tl.program_id(0).to(tl.int64)
     heads, words = tl.arange(0, N), tl.arange(0, N)
-    length = _length_of(lengths, i, n)
+    length = length_of(lengths, i, n)
     pivots += i * 2 * n
     w, e, root_w, root_e = _weights(scores + i * (n + 1) * n, length, n, heads, words)
     head_turn, word_turn = _turns(heads, length, n, SINGLE_ROOT), _turns(words, length, n, SINGLE_ROOT)
@@ -53,9 +53,9 @@ def eliminate(
             head_turn, word_turn = tl.where(heads == v, t, head_turn), tl.where(words == v, t, word_turn)
         to_w, from_w, root_to_w = _extract(w, root_w, head_turn == t, word_turn == t)
         to_e, from_e, root_to_e = _extract(e, root_e, head_turn == t, word_turn == t)
-        to_w, to_e = _keep(head_turn > t, to_w, to_e)
-        from_w, from_e = _keep(word_turn > t, from_w, from_e)
-        counted_w, counted_e = _keep(_counts_root(t, length, SINGLE_ROOT), root_to_w, root_to_e)
+        to_w, to_e = keep(head_turn > t, to_w, to_e)
+        from_w, from_e = keep(word_turn > t, from_w, from_e)
+        counted_w, counted_e = keep(_counts_root(t, length, SINGLE_ROOT), root_to_w, root_to_e)
 
         pivot_e = tl.maximum(tl.max(to_e, 0), counted_e)
         pivot_w = tl.sum(to_w * tl.exp2(to_e - pivot_e), 0) + counted_w * tl.exp2(counted_e - pivot_e)
@@ -101,14 +101,14 @@ def distribute(
         grad_to, grad_from, root_grad_to = tl.sum(part, 1), tl.sum(part, 0) + root_part, tl.sum(root_part, 0)
         rest = 1 - tl.sum(grad_from, 0)
         grad_to += share * tl.exp2(share_e) * rest
-        root_grad_to += _if(_counts_root(t, length, SINGLE_ROOT), root_share * tl.exp2(root_share_e) * rest)
-        b += _outer(head_turn == t, word_turn == t, _ratio(grad_to, share * pivot_w), _ratio(grad_from, from_w))
-        root_b += _if(word_turn == t, _ratio(root_grad_to, root_share * pivot_w))
+        root_grad_to += zero_unless(_counts_root(t, length, SINGLE_ROOT), root_share * tl.exp2(root_share_e) * rest)
+        b += _outer(head_turn == t, word_turn == t, ratio(grad_to, share * pivot_w), ratio(grad_from, from_w))
+        root_b += zero_unless(word_turn == t, ratio(root_grad_to, root_share * pivot_w))
     _store(adjoint + item, b, root_b, n, heads, words)
     possible = tl.load(log_partition + i) != float("-inf")
     f, root_f = _first_fractions(scores + item, e, root_e, length, n, heads, words)
     p, root_p = b * f, root_b * root_f
-    p, root_p = _if(possible, tl.where(p > 1, 1.0, p)), _if(possible, tl.where(root_p > 1, 1.0, root_p))
+    p, root_p = zero_unless(possible, tl.where(p > 1, 1.0, p)), zero_unless(possible, tl.where(root_p > 1, 1.0, root_p))
     _store(marginals + item, p, root_p, n, heads, words)
 
 
@@ -137,12 +137,12 @@ def eliminate_tangents(
         )
         to_y, from_y, root_to_y = _extract(y, root_y, head_turn == t, word_turn == t)
         to_dot, from_dot, root_to_dot = (
-            _ratio(to_y, share * pivot_w),
-            _ratio(from_y, from_w),
-            _ratio(root_to_y, root_share * pivot_w),
+            ratio(to_y, share * pivot_w),
+            ratio(from_y, from_w),
+            ratio(root_to_y, root_share * pivot_w),
         )
         pivot_dot = tl.sum(share * tl.exp2(share_e) * to_dot, 0)
-        pivot_dot += _if(_counts_root(t, length, SINGLE_ROOT), root_share * tl.exp2(root_share_e) * root_to_dot)
+        pivot_dot += zero_unless(_counts_root(t, length, SINGLE_ROOT), root_share * tl.exp2(root_share_e) * root_to_dot)
         tl.store(tangents + v + (heads + 1) * n, to_dot, mask=head_turn > t)
         tl.store(tangents + (v + 1) * n + words, from_dot, mask=word_turn > t)
         tl.store(tangents + v, root_to_dot)
@@ -187,17 +187,17 @@ def distribute_tangents(
         rest, rest_dot = 1 - tl.sum(from_b * from_w, 0), -tl.sum(grad_from, 0)
         grad_to += share * tl.exp2(share_e) * ((to_dot - pivot_dot) * rest + rest_dot)
         root_grad_share = root_share * tl.exp2(root_share_e) * ((root_to_dot - pivot_dot) * rest + rest_dot)
-        root_grad_to += _if(_counts_root(t, length, SINGLE_ROOT), root_grad_share)
-        to_c, from_c = _ratio(grad_to, share * pivot_w) - to_b * to_dot, _ratio(grad_from, from_w) - from_b * from_dot
+        root_grad_to += zero_unless(_counts_root(t, length, SINGLE_ROOT), root_grad_share)
+        to_c, from_c = ratio(grad_to, share * pivot_w) - to_b * to_dot, ratio(grad_from, from_w) - from_b * from_dot
         c += _outer(head_turn == t, word_turn == t, to_c, from_c)
-        root_c += _if(word_turn == t, _ratio(root_grad_to, root_share * pivot_w) - root_to_b * root_to_dot)
+        root_c += zero_unless(word_turn == t, ratio(root_grad_to, root_share * pivot_w) - root_to_b * root_to_dot)
     possible = tl.load(log_partition + i) != float("-inf")
     scale = tl.load(grad_log_partition + i)
     f, root_f = _first_fractions(scores + item, e, root_e, length, n, heads, words)
     g, root_g = _load(grad_marginals + item, length, n, heads, words, 0.0)
     d, root_d = f * (c + b * (g + scale)), root_f * (root_c + root_b * (root_g + scale))
     d, root_d = tl.where(f == 0, 0.0, d), tl.where(root_f == 0, 0.0, root_d)
-    _store(grad_scores + item, _if(possible, d), _if(possible, root_d), n, heads, words)
+    _store(grad_scores + item, zero_unless(possible, d), zero_unless(possible, root_d), n, heads, words)
 
 
 # Parts of the kernels
@@ -223,11 +223,11 @@ def _item(i, lengths, turns, n, heads, words):
     """Length, offset of the matrices, and order of elimination of a sentence."""
     head_turn = tl.load(turns + i * n + heads, mask=heads < n, other=NEVER)
     word_turn = tl.load(turns + i * n + words, mask=words < n, other=NEVER)
-    return _length_of(lengths, i, n), i * (n + 1) * n, head_turn, word_turn
+    return length_of(lengths, i, n), i * (n + 1) * n, head_turn, word_turn
 
 
 @triton.jit
-def _length_of(lengths, i, n):
+def length_of(lengths, i, n):
     # The host does not check lengths on a device, so they are clamped here.
     return tl.minimum(tl.maximum(tl.load(lengths + i), 0), n).to(tl.int32)
 
@@ -263,8 +263,8 @@ def _counts_root(t, length, SINGLE_ROOT: tl.constexpr):
 @triton.jit
 def _extract(tile, root, head_is_it, word_is_it):
     """The entries of a tile for one word: as dependent of each head, as head of each word, as dependent of the root."""
-    to = tl.sum(_if(word_is_it[None, :], tile), 1)
-    return to, tl.sum(_if(head_is_it[:, None], tile), 0), tl.sum(_if(word_is_it, root), 0)
+    to = tl.sum(zero_unless(word_is_it[None, :], tile), 1)
+    return to, tl.sum(zero_unless(head_is_it[:, None], tile), 0), tl.sum(zero_unless(word_is_it, root), 0)
 
 
 @triton.jit
@@ -275,7 +275,7 @@ def _read(matrix, v, n, heads, words, head_waits, word_waits, other):
 
 
 @triton.jit
-def _keep(condition, w, e):
+def keep(condition, w, e):
     return tl.where(condition, w, 0.0), tl.where(condition, e, LEAST_EXPONENT)
 
 
@@ -288,31 +288,31 @@ def _step(mantissas, exponents, pivots, t, v, n, heads, words, head_waits, word_
     to_w, from_w, root_to_w = _read(mantissas, v, n, heads, words, head_waits, word_waits, 0.0)
     to_e, from_e, root_to_e = _read(exponents, v, n, heads, words, head_waits, word_waits, LEAST_EXPONENT)
     pivot_w, pivot_e = tl.load(pivots + t), tl.load(pivots + n + t)
-    share, share_e = _share(to_w, to_e, pivot_w, pivot_e)
-    root_share, root_share_e = _share(root_to_w, root_to_e, pivot_w, pivot_e)
+    share, share_e = share_of(to_w, to_e, pivot_w, pivot_e)
+    root_share, root_share_e = share_of(root_to_w, root_to_e, pivot_w, pivot_e)
     return pivot_w, share, share_e, from_w, from_e, root_share, root_share_e
 
 
 @triton.jit
-def _share(w, e, pivot_w, pivot_e):
+def share_of(w, e, pivot_w, pivot_e):
     """w / d; where w is 0, it has the least exponent, however small d is."""
     return w / pivot_w, tl.where(w == 0, LEAST_EXPONENT, e - pivot_e)
 
 
 @triton.jit
-def _if(condition, value):
+def zero_unless(condition, value):
     return tl.where(condition, value, 0.0)
 
 
 @triton.jit
-def _ratio(a, b):
+def ratio(a, b):
     return tl.where(b == 0, 0.0, a / tl.where(b == 0, 1.0, b))
 
 
 @triton.jit
 def _outer(head_is_it, word_is_it, to, from_):
     """A tile with the column and the row of one word, 0 where they cross."""
-    return _if(word_is_it[None, :], to[:, None]) + _if(head_is_it[:, None], from_[None, :])
+    return zero_unless(word_is_it[None, :], to[:, None]) + zero_unless(head_is_it[:, None], from_[None, :])
 
 
 @triton.jit
