@@ -71,6 +71,12 @@ class Bernoulli(StructuredDistribution):
         selected = torch.sigmoid(self._without_padding(logits.to(self._narrow_dtype)))
         return self._public_parts(self._without_padding(selected))
 
+    @staticmethod
+    def marginals_of_masked(logits: Tensor) -> Tensor:
+        """``marginals`` for logits that are finite, and in padding far below all others. Without an instance this takes
+        one operation, for loops."""
+        return torch.sigmoid(logits)
+
     def as_integers(self, parts: Tensor) -> Tensor:
         """1 for selected positions and 0 for the others, ``[*sample, *batch, n]``; −1 in padding."""
         return integers.of_marks(parts, self.position_mask)

@@ -69,6 +69,12 @@ class Categorical(StructuredDistribution):
         # size.
         return self._public_parts(probabilities(self._masked_logits(self._narrow_dtype)))
 
+    @staticmethod
+    def marginals_of_masked(logits: Tensor) -> Tensor:
+        """``marginals`` for logits that are finite, and in padding far below all others. Without an instance this takes
+        one operation, for loops; an item of length 0 has equal marginals in its padding."""
+        return torch.softmax(logits, -1)
+
     def alignment_log_prob(self, alignment: Tensor) -> Tensor:
         """Σᵢ Aᵢ log p(z = i), see :meth:`StructuredDistribution.alignment_log_prob`."""
         self._check_unchanged()

@@ -48,13 +48,11 @@ class EncoderOutput(NamedTuple):
 
 class DecoderStep(NamedTuple):
     """The results of one target step: the state used as query ``[batch, hidden]``, its context ``[batch, source_dim]``
-    and weights ``[batch, 1, src_len]`` (None without attention), and the features fed to the next step ``[batch,
-    feed_dim]``."""
+    (None without attention), and the features fed to the next step ``[batch, feed_dim]`` (None without feeding)."""
 
     hidden: Tensor
     context: Optional[Tensor]
-    weights: Optional[Tensor]
-    feed: Tensor
+    feed: Optional[Tensor]
 
 
 class Decoded(NamedTuple):
@@ -394,40 +392,50 @@ class RNNDecoder(FairseqIncrementalDecoder):
     def _step_by_step(
         self, embedded: Tensor, state: State, feed: Tensor, coverage: Optional[Tensor], source: AttentionSource
     ) -> Decoded:
-        layers = unstack_state(state)
+        attend = None
+        if self.attention is not None:
+            attend = self.attention.for_steps(source, embedded.size(0), coverage)
+        if self.query_previous or self.feed_dim:
+            steps, state = self._run_steps(embedded, state, feed, attend)
+            queries, contexts, feeds = zip(*steps)
+            hidden = torch.stack(queries)
+        else:
+            # The recurrence does not depend on attention, whose steps depend on each other by coverage.
+            hidden, state = self.rnn(embedded, state)
+            contexts, feeds = tuple(self._attend(attend, query) for query in hidden.unbind(0)), ()
+        if self.feed_dim:
+            features, feed = torch.stack(feeds), feeds[-1]
+        else:
+            # No step needs the features of another, so they are computed for all steps together.
+            features = self._read_out(self.readout, hidden, torch.stack(contexts), embedded)
+        if attend is None:
+            return Decoded(features, None, lambda: None, state, feed, None)
+        return Decoded(features, attend.weights(), attend.posterior, state, feed, attend.coverage)
+
+    def _run_steps(
+        self, embedded: Tensor, state: State, feed: Tensor, attend: Optional[Attend]
+    ) -> Tuple[List[DecoderStep], State]:
         steps: List[DecoderStep] = []
-        attend = None if self.attention is None else self.attention.for_steps(source, coverage)
-        readout = self.readout.for_steps() if self.feed_dim else None
-        for word, advance in zip(embedded.unbind(0), self.rnn.for_steps(embedded)):
+        layers, advance = unstack_state(state), self.rnn.for_steps(embedded)
+        readout = self.readout.for_steps(*embedded.shape[:2]) if self.feed_dim else None
+        for word in embedded.unbind(0):
             if self.query_previous:
                 hidden = layers[-1][0]
-                context, weights = self._attend(attend, hidden)
-                layers = advance(feed if context is None else torch.cat((context, feed), -1), layers)
+                context = self._attend(attend, hidden)
+                layers = advance(feed if context is None else _beside(context, feed), layers)
             else:
                 layers = advance(feed, layers)
                 hidden = layers[-1][0]
-                context, weights = self._attend(attend, hidden)
+                context = self._attend(attend, hidden)
             if readout is not None:
                 feed = self._read_out(readout, hidden, context, word)
-            steps.append(DecoderStep(hidden, context, weights, feed))
-        attending, contexts, weights_of_steps, feeds = zip(*steps)
-        if self.feed_dim:
-            features = torch.stack(feeds)
-        else:
-            # No step needs the features of another, so they are computed for all steps together.
-            features = self._read_out(self.readout, torch.stack(attending), torch.stack(contexts), embedded)
-        if attend is None:
-            return Decoded(features, None, lambda: None, stack_state(layers), feed, None)
-        weights = torch.cat(weights_of_steps, 1)
-        return Decoded(features, weights, attend.posterior, stack_state(layers), feed, attend.coverage)
+            steps.append(DecoderStep(hidden, context, None if readout is None else feed))
+        return steps, stack_state(layers)
 
     @staticmethod
-    def _attend(attend: Optional[Attend], hidden: Tensor) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-        """Contexts ``[batch, source_dim]`` for `hidden` ``[batch, hidden]``, and weights ``[batch, 1, src_len]``."""
-        if attend is None:
-            return None, None
-        context, weights = attend(hidden.unsqueeze(1))
-        return context.squeeze(1), weights
+    def _attend(attend: Optional[Attend], hidden: Tensor) -> Optional[Tensor]:
+        """Contexts ``[batch, source_dim]`` for `hidden` ``[batch, hidden]``."""
+        return None if attend is None else attend(hidden.unsqueeze(1)).squeeze(1)
 
     def _read_out(
         self, readout: Callable[..., Tensor], hidden: Tensor, context: Optional[Tensor], word: Tensor
@@ -460,6 +468,10 @@ class RNNDecoder(FairseqIncrementalDecoder):
 def _states_alone(states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None) -> AttentionSource:
     """The :class:`AttentionSource` of a model without attention."""
     return AttentionSource(states, states, lengths, arcs)
+
+
+def _beside(context: Tensor, feed: Tensor) -> Tensor:
+    return torch.cat((context, feed), -1) if feed.size(-1) else context
 
 
 def rotate_left(columns: Tensor, shift: Tensor) -> Tensor:

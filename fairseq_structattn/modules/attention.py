@@ -12,13 +12,13 @@ from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.modules.couplings import COUPLINGS, SHARED_COUPLINGS
 from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
 from fairseq_structattn.modules.estimators import EXPECTATION, Estimator
-from fairseq_structattn.modules.repeated_product import RepeatedProduct
+from fairseq_structattn.modules.repeated_product import RepeatedProduct, product_dtype
 from fairseq_structattn.modules.scores import build_score
 
 NORMALIZATIONS = ("none", "sum")
 
-# Queries [batch, tgt_len, query_dim] → contexts [batch, tgt_len, source_dim] and weights [batch, tgt_len, src_len].
-Attend = Callable[[Tensor], Tuple[Tensor, Tensor]]
+# Queries [batch, tgt_len, query_dim] → contexts [batch, tgt_len, source_dim].
+Attend = Callable[[Tensor], Tensor]
 
 
 class AttentionSource(NamedTuple):
@@ -160,25 +160,26 @@ class StructuredAttention(nn.Module):
         """
         if self.coverage is None:
             return self.expectation(self.posterior(query, source), source)
-        attend = self.for_steps(source)
-        contexts, weights = zip(*(attend(step) for step in query.split(1, 1)))
-        return torch.cat(contexts, 1), torch.cat(weights, 1)
+        attend = self.for_steps(source, query.size(1))
+        contexts = [attend(step) for step in query.split(1, 1)]
+        return torch.cat(contexts, 1), attend.weights()
 
-    def for_steps(self, source: AttentionSource, coverage: Optional[Tensor] = None) -> "AttentionSteps":
+    def for_steps(self, source: AttentionSource, steps: int, coverage: Optional[Tensor] = None) -> "AttentionSteps":
         """:meth:`forward` as a function of the query alone, for queries that come one after the other.
 
         Args:
             source: from :meth:`prepare`
+            steps: largest number of queries
             coverage: coverage after the earlier steps, ``[batch, src_len, size]``; None at the first step
         """
-        return AttentionSteps(self, source, coverage)
+        return AttentionSteps(self, source, steps, coverage)
 
     def posterior(self, query: Tensor, source: AttentionSource) -> StructuredDistribution:
         """The attention distribution of each target step, of batch shape ``[batch, tgt_len]``. It provides marginals,
         the most likely structure, samples and entropy."""
         if self.coverage is None:
             return self.distribution_of(self.score(query, source.keys), query, source)
-        attend = self.for_steps(source)
+        attend = self.for_steps(source, query.size(1))
         for step in query.split(1, 1):
             attend(step)
         return attend.posterior()
@@ -190,8 +191,7 @@ class StructuredAttention(nn.Module):
 
     def distribution_of(self, scores: Tensor, query: Tensor, source: AttentionSource) -> StructuredDistribution:
         """The distribution for scores ``[batch, tgt_len, src_len]`` of the source positions for `query`."""
-        # Below float32 neither inference nor the sum of the marginals is accurate.
-        scores = scores if scores.dtype == torch.float64 else scores.float()
+        scores = _at_least_float32(scores)
         if source.arcs is None:
             tables = self._tables_of(query, source)
             return self._from_scores(scores, source.lengths.unsqueeze(-1), **tables)
@@ -204,6 +204,15 @@ class StructuredAttention(nn.Module):
         if self.couplings is not None:
             tables["pairwise"] = tables["pairwise"].float() + self.couplings(query, source.couplings)
         return tables
+
+    def marginals_of_masked(self) -> Optional[Callable[[Tensor], Tensor]]:
+        """The function from scores to weights, before scaling and normalising, if it needs nothing but scores whose
+        padding has a large negative score; None for other distributions and estimators."""
+        if self.estimator.name(self.training) != EXPECTATION:
+            return None
+        # A subclass may have other marginals.
+        found = vars(self.distribution).get("marginals_of_masked")
+        return None if found is None else found.__func__
 
     @staticmethod
     def position_marginals(distribution: StructuredDistribution) -> Tensor:
@@ -237,35 +246,71 @@ class AttentionSteps:
         coverage: coverage after the steps so far, ``[batch, src_len, size]``; None without coverage
     """
 
-    def __init__(self, attention: StructuredAttention, source: AttentionSource, coverage: Optional[Tensor]):
+    def __init__(self, attention: StructuredAttention, source: AttentionSource, steps: int, coverage: Optional[Tensor]):
         self.coverage = coverage
         self._attention, self._source = attention, source
-        self._context_of = RepeatedProduct(source.values)
+        self._context_of = RepeatedProduct(source.values, steps, source.values.size(0))
         self._scores: List[Tensor] = []
         self._queries: List[Tensor] = []
+        self._weights: List[Tensor] = []
+        self._marginals_of = attention.marginals_of_masked()
+        self._padding = _padding(source)
+        mask = None if self._marginals_of is None else _mask(self._padding, product_dtype(source.keys))
         self._scores_of: Callable[..., Tensor]
         if attention.coverage is None:
-            self._scores_of = attention.score.for_steps(source.keys)
+            self._scores_of = attention.score.for_steps(source.keys, steps, mask)
             return
-        self._scores_of = attention.score.for_covered_steps(source.keys, attention.coverage.key_projection)
+        key_projection = attention.coverage.key_projection
+        self._scores_of = attention.score.for_covered_steps(source.keys, key_projection, steps, mask)
         if coverage is None:
             batch, length = source.values.shape[:2]
             dtype = torch.promote_types(source.values.dtype, torch.float32)  # sums of many small weights
             self.coverage = source.values.new_zeros(batch, length, attention.coverage.size, dtype=dtype)
+        self._cover = attention.coverage.for_steps(steps, source.coverage)
 
-    def __call__(self, query: Tensor) -> Tuple[Tensor, Tensor]:
-        """Contexts ``[batch, 1, source_dim]`` and weights ``[batch, 1, src_len]`` for `query` ``[batch, 1,
-        query_dim]``."""
-        attention, source = self._attention, self._source
+    def __call__(self, query: Tensor) -> Tensor:
+        """Contexts ``[batch, 1, source_dim]`` for `query` ``[batch, 1, query_dim]``."""
         scores = self._scores_of(query) if self.coverage is None else self._scores_of(query, self.coverage)
         self._scores.append(scores)
         self._queries.append(query)
-        weights = attention.weights_of(attention.distribution_of(scores, query, source)).to(source.values.dtype)
-        if attention.coverage is not None:
-            self.coverage = attention.coverage(self.coverage, weights.squeeze(1), query.squeeze(1), source.coverage)
-        return self._context_of(weights), weights
+        weights = self._weights_for(scores, query)
+        self._weights.append(weights)
+        if self.coverage is not None:
+            self.coverage = self._cover(self.coverage, weights.squeeze(1), query.squeeze(1))
+        return self._context_of(weights)
+
+    def _weights_for(self, scores: Tensor, query: Tensor) -> Tensor:
+        attention, source = self._attention, self._source
+        if self._marginals_of is None:
+            weights = attention.weights_of(attention.distribution_of(scores, query, source))
+        else:
+            weights = scaled(self._marginals_of(_at_least_float32(scores)), attention.scale, attention.normalize)
+        return weights.to(source.values.dtype)
+
+    def weights(self) -> Tensor:
+        """The weights of all steps so far, ``[batch, steps, src_len]``, exactly 0 on padding."""
+        # A sentence without words has no score above its mask.
+        return torch.cat(self._weights, 1).masked_fill(self._padding, 0)
 
     def posterior(self) -> StructuredDistribution:
         """The distributions of all steps so far as one, of batch shape ``[batch, steps]``."""
         scores, queries = torch.cat(self._scores, 1), torch.cat(self._queries, 1)
         return self._attention.distribution_of(scores, queries, self._source)
+
+
+def _padding(source: AttentionSource) -> Tensor:
+    """Whether a position is padding, ``[batch, 1, src_len]``."""
+    positions = torch.arange(source.values.size(1), device=source.lengths.device)
+    return (positions >= source.lengths.unsqueeze(-1)).unsqueeze(1)
+
+
+def _mask(padding: Tensor, dtype: torch.dtype) -> Tensor:
+    """A term of scores that leaves padding no probability, and cannot overflow when a score is added."""
+    return torch.zeros(padding.shape, dtype=dtype, device=padding.device).masked_fill(
+        padding, torch.finfo(dtype).min / 2
+    )
+
+
+def _at_least_float32(scores: Tensor) -> Tensor:
+    # Below float32 neither inference nor the sum of the marginals is accurate.
+    return scores if scores.dtype == torch.float64 else scores.float()

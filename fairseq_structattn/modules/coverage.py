@@ -7,12 +7,18 @@ it is added to the keys of every score. For inner products this adds the term s�
 coverage.
 """
 
-from typing import Dict, Optional, Type
+from typing import Callable, Dict, Optional, Type
 
 import torch
 from torch import Tensor, nn
 
+from fairseq_structattn.modules.cells import gru_cell
+from fairseq_structattn.modules.repeated_product import RepeatedLinear
+
 NO_COVERAGE = "none"
+
+# Coverage before a step, weights and query of the step → coverage after it; for shapes see Coverage.forward.
+Step = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Coverage(nn.Module):
@@ -55,6 +61,11 @@ class Coverage(nn.Module):
         """
         raise NotImplementedError
 
+    def for_steps(self, steps: int, source: Optional[Tensor]) -> Step:
+        """:meth:`forward` as a function of coverage, weights and query, for at most `steps` steps that run one after
+        the other."""
+        return lambda coverage, weights, query: self(coverage, weights, query, source)
+
 
 class SumCoverage(Coverage):
     """The sum of the weights so far: C_{t,i} = C_{t−1,i} + a_{t,i}, one number for each position (Tu et al. 2016,
@@ -78,9 +89,14 @@ class FertilityCoverage(Coverage):
         self.source_projection = nn.Linear(source_dim, 1, bias=False)
 
     def forward(self, coverage: Tensor, weights: Tensor, query: Tensor, source: Optional[Tensor]) -> Tensor:
-        fertility = self.max_fertility * torch.sigmoid(_given(source).to(coverage.dtype))
-        return coverage + weights.to(coverage.dtype).unsqueeze(-1) / fertility.clamp(
-            min=torch.finfo(fertility.dtype).eps
+        return self.for_steps(1, source)(coverage, weights, query)
+
+    def for_steps(self, steps: int, source: Optional[Tensor]) -> Step:
+        source = _given(source)
+        fertility = self.max_fertility * torch.sigmoid(source.to(torch.promote_types(source.dtype, torch.float32)))
+        share = 1 / fertility.clamp(min=torch.finfo(fertility.dtype).eps)
+        return lambda coverage, weights, query: torch.addcmul(
+            coverage, weights.to(coverage.dtype).unsqueeze(-1), share.to(coverage.dtype)
         )
 
 
@@ -99,13 +115,21 @@ class RecurrentCoverage(Coverage):
         self.recurrence = nn.Linear(size, 3 * size)
 
     def forward(self, coverage: Tensor, weights: Tensor, query: Tensor, source: Optional[Tensor]) -> Tensor:
+        return self.for_steps(1, source)(coverage, weights, query)
+
+    def for_steps(self, steps: int, source: Optional[Tensor]) -> Step:
         source = _given(source)
-        read = source + self.query_projection(query).unsqueeze(1) + self.weight_projection(weights.unsqueeze(-1))
-        read_reset, read_update, read_new = read.chunk(3, -1)
-        kept_reset, kept_update, kept_new = self.recurrence(coverage.to(source.dtype)).chunk(3, -1)
-        reset, update = torch.sigmoid(read_reset + kept_reset), torch.sigmoid(read_update + kept_update)
-        new = torch.tanh(read_new + reset * kept_new)
-        return torch.lerp(new.to(coverage.dtype), coverage, update.to(coverage.dtype))
+        batch, length = source.shape[:2]
+        of_query = RepeatedLinear(self.query_projection, steps, batch)
+        of_coverage = RepeatedLinear(self.recurrence, steps, batch * length)
+        of_weight = self.weight_projection.weight.squeeze(-1)
+
+        def step(coverage: Tensor, weights: Tensor, query: Tensor) -> Tensor:
+            read = source + of_query(query).unsqueeze(1) + weights.unsqueeze(-1) * of_weight
+            kept = of_coverage(coverage.flatten(0, 1)).view(batch, length, -1)
+            return gru_cell(read, kept, coverage)
+
+        return step
 
 
 def _given(source: Optional[Tensor]) -> Tensor:

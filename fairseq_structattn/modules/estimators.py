@@ -48,10 +48,14 @@ class Estimator:
         if RSAMPLE in (self.training, self.generation) and not distribution.has_rsample:
             raise ValueError(f"estimator is {RSAMPLE!r}, which {name} does not have; choose {STRAIGHT_THROUGH}")
 
+    def name(self, is_training: bool) -> str:
+        """The key of :data:`ESTIMATORS` that is in use."""
+        return self.training if is_training else self.generation
+
     def positions(self, distribution: StructuredDistribution, is_training: bool) -> Tensor:
         """How much each position is selected, ``[*batch, n]``: probabilities, or 0 and 1; over arcs, numbers of
         dependents."""
-        name = self.training if is_training else self.generation
+        name = self.name(is_training)
         if name == EXPECTATION:
             return distribution.position_marginals
         selected = distribution.selected_positions(_structure(distribution, name))
@@ -59,7 +63,7 @@ class Estimator:
 
     def parts(self, distribution: StructuredDistribution, is_training: bool) -> Tensor:
         """Marginals, or a structure of the same shape."""
-        name = self.training if is_training else self.generation
+        name = self.name(is_training)
         if name == EXPECTATION:
             return distribution.marginals
         structure = _structure(distribution, name)

@@ -30,9 +30,9 @@ class Readout(nn.Module):
         ``[..., output_dim]``."""
         return self.read(self.projection, state, context, embedded)
 
-    def for_steps(self) -> Callable[[Tensor, Optional[Tensor], Tensor], Tensor]:
-        """:meth:`forward` for steps that run one after the other."""
-        return partial(self.read, RepeatedLinear(self.projection))
+    def for_steps(self, steps: int, batch: int) -> Callable[[Tensor, Optional[Tensor], Tensor], Tensor]:
+        """:meth:`forward` for `steps` steps that run one after the other, each with tensors ``[batch, dim]``."""
+        return partial(self.read, RepeatedLinear(self.projection, steps, batch))
 
 
 class TanhReadout(Readout):

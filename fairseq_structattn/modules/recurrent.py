@@ -124,30 +124,28 @@ class DecoderRNN(nn.Module):
         outputs, final = self.rnn(inputs, state if self.state_size == 2 else state[0])
         return outputs, final if self.state_size == 2 else (final,)
 
-    def for_steps(self, known: Tensor) -> List[Step]:
-        """One function for each step, for loops in which an input depends on the output before it.
+    def for_steps(self, known: Tensor) -> Step:
+        """A function for loops in which an input depends on the output before it.
 
         Args:
             known: the first columns of the inputs of all steps, ``[tgt_len, batch, known_dim]``
 
         Returns:
-            functions from the rest of an input ``[batch, input_dim - known_dim]`` and the state to the next state. A
-            state is a list over layers of tensors ``[batch, hidden_dim]``; ``state[-1][0]`` is the hidden state of the
-            top layer
+            a function to be called once for each step, from the rest of its input ``[batch, input_dim - known_dim]``
+            and the state to the next state. A state is a list over layers of tensors ``[batch, hidden_dim]``;
+            ``state[-1][0]`` is the hidden state of the top layer
         """
         first, *others = self.rnn.all_weights
-        layer = self.steps(first, known.size(-1))
-        gates = layer.gates(known).unbind(0)
-        # No inputs of the upper layers are known beforehand, only their biases.
-        upper = [(layer, layer.gates(known[0, :, :0])) for layer in map(self.steps, others)]
-        return [partial(self._step, [(layer, of_step), *upper]) for of_step in gates]
+        # No inputs of the upper layers are known beforehand.
+        layers = [self.steps(first, known), *(self.steps(weights, known[..., :0]) for weights in others)]
+        return partial(self._step, layers)
 
     def _step(self, layers: List, inputs: Tensor, state: List[LayerState]) -> List[LayerState]:
         following: List[LayerState] = []
-        for number, (layer, gates) in enumerate(layers):
+        for number, layer in enumerate(layers):
             if number > 0:
                 inputs = F.dropout(following[-1][0], self.rnn.dropout, self.training)
-            following.append(layer(gates, inputs, state[number]))
+            following.append(layer(inputs, state[number]))
         return following
 
 

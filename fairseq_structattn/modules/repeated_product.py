@@ -2,86 +2,90 @@
 
 A decoder that runs step by step multiplies by the keys and values of a sentence, and by its own weights, once per
 target word. Autograd would compute, for each of these products, a gradient as large as the matrix, and add it to the
-sum. Here each step only saves its factors, and one product over all steps computes the gradient at the end.
+sum. Here no product has a gradient for the matrix. Each adds a term of its own, a row of one tensor with the terms of
+all steps: the gradient of that tensor holds the gradients of all products, and one more product with the factors of all
+steps makes the gradient of the matrix. A step is then a single operation of PyTorch in each direction.
 """
 
-from typing import List, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Variable
-
-Notes = List[Tuple[Tensor, Tensor]]
 
 
 class RepeatedProduct:
-    """The function ``left ↦ left · matrix``. Values and gradients are those of ``torch.matmul``; once differentiable.
+    """The functions ``left ↦ addend + left · matrix`` of the steps 0, 1, …, to be called in this order. Values and
+    gradients are those of ``torch.matmul``; once differentiable.
 
     Args:
         matrix: the constant factor, ``[inner, columns]``, or one for each item of a batch, ``[batch, inner, columns]``
+        steps: largest number of calls
+        batch: number of rows of a factor ``left``
+        addend: terms of all steps, which broadcast to the results of all steps, ``[steps, batch, columns]``, or
+            ``[steps, batch, 1, columns]`` with a matrix for each item (default: none)
     """
 
-    def __init__(self, matrix: Tensor):
-        self._notes: Notes = []
-        self._matrix = _GradientOfAllSteps.apply(matrix.to(_dtype_of_products(matrix)), self._notes)
+    def __init__(self, matrix: Tensor, steps: int, batch: int, addend: Optional[Tensor] = None):
+        dtype = product_dtype(matrix)
+        matrix = matrix.to(dtype)
+        self._lefts: List[Tensor] = []
+        self._product: Callable[..., Tensor] = torch.mm if matrix.dim() == 2 else torch.bmm
+        self._sum: Callable[..., Tensor] = torch.addmm if matrix.dim() == 2 else torch.baddbmm
+        self._records = torch.is_grad_enabled() and (matrix.requires_grad or _requires_grad(addend))
+        shape = (steps, batch, *[1] * (matrix.dim() - 2), matrix.size(-1))
+        if self._records or addend is not None:
+            addend = (matrix.new_zeros(()) if addend is None else addend.to(dtype)).expand(shape)
+        if self._records:
+            addend = _GradientOfAllSteps.apply(addend, matrix, self._lefts)
+        self._matrix = matrix.detach()
+        self._addends: Iterator[Optional[Tensor]] = iter([None] * steps if addend is None else addend.unbind(0))
 
     def __call__(self, left: Tensor) -> Tensor:
-        """The product ``[..., columns]`` for `left` ``[..., inner]``; with a batch of matrices, for ``[batch, rows,
-        inner]``."""
-        with torch.autocast(left.device.type, enabled=False):
-            return _Product.apply(left.to(self._matrix.dtype), self._matrix, self._notes)
+        """The next result, ``[batch, columns]`` for `left` ``[batch, inner]``; with a matrix for each item,
+        ``[batch, 1, columns]`` for ``[batch, 1, inner]``."""
+        left, addend = left.to(self._matrix.dtype), next(self._addends)
+        if self._records:
+            # The graph of the factors must not be reachable from its own nodes.
+            self._lefts.append(left.detach())
+        return self._product(left, self._matrix) if addend is None else self._sum(addend, left, self._matrix)
 
 
-class RepeatedLinear:
-    """A linear layer for many inputs, one after the other; see :class:`RepeatedProduct`."""
+class RepeatedLinear(RepeatedProduct):
+    """A linear layer for many inputs ``[batch, in_features]``, one after the other; see :class:`RepeatedProduct`."""
 
-    def __init__(self, linear: nn.Linear):
-        self._product = RepeatedProduct(linear.weight.t())
-        self._bias = linear.bias
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """``[..., out_features]`` for inputs ``[..., in_features]``."""
-        outputs = self._product(inputs)
-        return outputs if self._bias is None else outputs + self._bias
+    def __init__(self, linear: nn.Linear, steps: int, batch: int):
+        super().__init__(linear.weight.t(), steps, batch, linear.bias)
 
 
-class _Product(torch.autograd.Function):
+class _GradientOfAllSteps(torch.autograd.Function):
+    """Identity of the addends. Its backward is called once, after those of all products."""
+
     @staticmethod
-    def forward(ctx, left: Tensor, matrix: Tensor, notes: Notes) -> Tensor:
-        ctx.save_for_backward(left, matrix)
-        ctx.notes = notes
-        return torch.matmul(left, matrix)
+    def forward(ctx, addends: Tensor, matrix: Tensor, lefts: List[Tensor]) -> Tensor:
+        ctx.lefts, ctx.shared = lefts, matrix.dim() == 2
+        return addends.view_as(addends)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         if torch.is_grad_enabled():
             raise RuntimeError("a decoder that runs step by step is differentiable once: leave out create_graph=True")
-        left, matrix = ctx.saved_tensors
-        if not ctx.notes:
-            # A backward pass that does not reach the matrix leaves its notes, which must not reach the next pass.
-            Variable._execution_engine.queue_callback(ctx.notes.clear)
-        ctx.notes.append((left, grad))
-        return torch.matmul(grad, matrix.transpose(-1, -2)), None, None
+        if not ctx.needs_input_grad[1] or not ctx.lefts:
+            return grad, None, None
+        left, grads = _rows(ctx.lefts, ctx.shared), _rows(grad[: len(ctx.lefts)].unbind(0), ctx.shared)
+        return grad, torch.matmul(left.transpose(-1, -2), grads), None
 
 
-class _GradientOfAllSteps(torch.autograd.Function):
-    """Identity. Autograd calls its backward after that of all products with the matrix."""
-
-    @staticmethod
-    def forward(ctx, matrix: Tensor, notes: Notes) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.notes, ctx.shared = notes, matrix.dim() == 2
-        return matrix.view_as(matrix)
-
-    @staticmethod
-    def backward(ctx, _: Optional[Tensor]):
-        # If one matrix serves the whole batch, the items are further rows of the factor.
-        rows = [[part.flatten(0, -2) if ctx.shared else part for part in note] for note in ctx.notes]
-        left, grad = (torch.cat(parts, -2) for parts in zip(*rows))
-        return torch.matmul(left.transpose(-1, -2), grad), None
-
-
-def _dtype_of_products(matrix: Tensor) -> torch.dtype:
-    # Under autocast a product has another dtype than its factors, so the smallest possible product is computed.
+def product_dtype(matrix: Tensor) -> torch.dtype:
+    """The dtype of products with `matrix`, which under autocast is not that of their factors."""
+    # It cannot be queried in a way that all versions of PyTorch have, so the smallest possible product is computed.
     corner = matrix.detach()[..., :1, :1]
     return torch.matmul(corner[:1], corner[:1].transpose(-1, -2)).dtype
+
+
+def _requires_grad(tensor: Optional[Tensor]) -> bool:
+    return tensor is not None and tensor.requires_grad
+
+
+def _rows(steps: Sequence[Tensor], shared: bool) -> Tensor:
+    # If one matrix serves the whole batch, the items are further rows of the factor.
+    return torch.cat(list(steps), 0 if shared else 1)

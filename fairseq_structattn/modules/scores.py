@@ -5,7 +5,7 @@ A score has two parts. ``key_projection`` computes the *keys*, which depend on t
 """
 
 import math
-from typing import Callable, List, Type
+from typing import Callable, List, Optional, Type
 
 import torch
 from torch import Tensor, nn
@@ -39,14 +39,26 @@ class Score(nn.Module):
         """
         raise NotImplementedError
 
-    def for_steps(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
-        """:meth:`forward` as a function of the query alone, for queries that come one after another."""
-        return lambda query: self(query, keys)
+    def for_steps(self, keys: Tensor, steps: int, mask: Optional[Tensor] = None) -> Callable[[Tensor], Tensor]:
+        """:meth:`forward` as a function of the query alone, for queries that come one after another.
 
-    def for_covered_steps(self, keys: Tensor, projection: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
+        Args:
+            keys: see :meth:`forward`
+            steps: largest number of calls, each with one query for each sentence
+            mask: a term of the scores, ``[batch, 1, src_len]`` (default: none)
+        """
+        return lambda query: _masked(self(query, keys), mask)
+
+    def for_covered_steps(
+        self, keys: Tensor, projection: nn.Linear, steps: int, mask: Optional[Tensor] = None
+    ) -> Callable[[Tensor, Tensor], Tensor]:
         """:meth:`for_steps` with keys that depend on coverage: a function of the query and of the coverage
         ``[batch, src_len, size]``, which `projection` maps to a term that is added to the keys."""
-        return lambda query, coverage: self(query, keys + projection(coverage.to(keys.dtype)))
+        return lambda query, coverage: _masked(self(query, keys + projection(coverage.to(keys.dtype))), mask)
+
+
+def _masked(scores: Tensor, mask: Optional[Tensor]) -> Tensor:
+    return scores if mask is None else scores + mask.to(scores.dtype)
 
 
 class InnerProduct(Score):
@@ -55,15 +67,19 @@ class InnerProduct(Score):
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         return torch.bmm(query, keys.transpose(1, 2))
 
-    def for_steps(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
-        return RepeatedProduct(keys.transpose(1, 2))
+    def for_steps(self, keys: Tensor, steps: int, mask: Optional[Tensor] = None) -> Callable[[Tensor], Tensor]:
+        return RepeatedProduct(keys.transpose(1, 2), steps, keys.size(0), mask)
 
-    def for_covered_steps(self, keys: Tensor, projection: nn.Linear) -> Callable[[Tensor, Tensor], Tensor]:
-        scores_of = self.for_steps(keys)
+    def for_covered_steps(
+        self, keys: Tensor, projection: nn.Linear, steps: int, mask: Optional[Tensor] = None
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        scores_of = self.for_steps(keys, steps, mask)
+        project = RepeatedProduct(projection.weight, steps, keys.size(0))
 
         def covered(query: Tensor, coverage: Tensor) -> Tensor:
             # Coverage has a few dimensions, a key hundreds: projecting the query to coverage is cheaper.
-            return scores_of(query) + torch.bmm(query @ projection.weight, coverage.to(query.dtype).transpose(1, 2))
+            projected = project(query.squeeze(1)).unsqueeze(1)
+            return torch.baddbmm(scores_of(query), projected, coverage.to(projected.dtype).transpose(1, 2))
 
         return covered
 
@@ -156,13 +172,16 @@ class AdditiveScore(Score):
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         return self._compare(self.query_projection(query), keys)
 
-    def for_steps(self, keys: Tensor) -> Callable[[Tensor], Tensor]:
-        project = RepeatedLinear(self.query_projection)
-        return lambda query: self._compare(project(query), keys)
+    def for_steps(self, keys: Tensor, steps: int, mask: Optional[Tensor] = None) -> Callable[[Tensor], Tensor]:
+        project = RepeatedLinear(self.query_projection, steps, keys.size(0))
+        return lambda query: self._compare(project(query.squeeze(1)).unsqueeze(1), keys, mask)
 
-    def _compare(self, projected: Tensor, keys: Tensor) -> Tensor:
+    def _compare(self, projected: Tensor, keys: Tensor, mask: Optional[Tensor] = None) -> Tensor:
         hidden = torch.tanh(projected.unsqueeze(2) + keys.unsqueeze(1))
-        return self.energy(hidden).squeeze(-1)
+        if mask is None:
+            return self.energy(hidden).squeeze(-1)
+        energy = self.energy.weight.to(hidden.dtype).t()
+        return torch.addmm(mask.reshape(-1, 1).to(hidden.dtype), hidden.flatten(0, -2), energy).view(hidden.shape[:-1])
 
 
 class Scaling(nn.Module):

@@ -128,8 +128,8 @@ def test_steps_of_attention_over_trees_equal_one_call():
     attention = StructuredAttention(6, 4, distribution="spanning-tree", normalize="sum").double()
     states, query = torch.randn(2, 5, 4, dtype=torch.double), torch.randn(2, 3, 6, dtype=torch.double)
     source = attention.prepare(states, LENGTHS, torch.randn(2, 5, 4, dtype=torch.double))
-    attend = attention.for_steps(source)
-    steps = torch.cat([attend(step.unsqueeze(1))[0] for step in query.unbind(1)], 1)
+    attend = attention.for_steps(source, 3)
+    steps = torch.cat([attend(step.unsqueeze(1)) for step in query.unbind(1)], 1)
     torch.testing.assert_close(steps, attention(query, source)[0])
 
 
@@ -153,9 +153,10 @@ def test_couplings_add_to_the_table(couplings):
 @pytest.mark.parametrize("couplings", ["query", "neighbours"])
 def test_couplings_are_those_of_the_step_in_attention_step_by_step(couplings):
     attention, query, source, contexts, weights = attend("linear-chain", couplings=couplings)
-    steps = attention.for_steps(source)
-    found = [steps(step) for step in query.split(1, 1)]
-    torch.testing.assert_close(torch.cat([weight for _, weight in found], 1), weights)
+    steps = attention.for_steps(source, query.size(1))
+    for step in query.split(1, 1):
+        steps(step)
+    torch.testing.assert_close(steps.weights(), weights)
     torch.testing.assert_close(steps.posterior().marginals, attention.posterior(query, source).marginals)
     contexts.pow(2).sum().backward()
     for name, parameter in attention.named_parameters():

@@ -63,7 +63,8 @@ def test_steps_equal_one_call(cell, known, device):
     state = tuple(torch.randn(2, 2, 4, device=device) for _ in range(rnn.state_size))
     outputs, final = rnn(inputs, state)
     layers, tops = unstack_state(state), []
-    for advance, rest in zip(rnn.for_steps(inputs[..., :known]), inputs[..., known:]):
+    advance = rnn.for_steps(inputs[..., :known])
+    for rest in inputs[..., known:]:
         layers = advance(rest, layers)
         tops.append(layers[-1][0])
     torch.testing.assert_close(torch.stack(tops), outputs)
