@@ -121,6 +121,23 @@ def test_weights_that_no_floating_point_number_holds(backend, roots, range_):
         close(actual[i] / 1e60, exact.gradient(0.0, upstream[i]))
 
 
+@needs_numba
+@pytest.mark.parametrize("deviation", (1.0, 30.0, 100.0))
+def test_scores_that_differ_by_hundreds_are_eliminated_in_linear_space(roots, deviation):
+    from fairseq_structattn.distributions.spanning_tree import cpu
+
+    scores = random_scores(4, 25, deviation)
+    tree = SpanningTree(scores, roots=roots)
+    *_, fits, possible = cpu._Elimination.forward(None, *SpanningTree(scores.detach(), roots=roots)._problem())
+    assert fits.all() and possible.all()
+    upstream = random_upstream(scores)
+    with use_backend("reference"):
+        expected = SpanningTree(scores, roots=roots)
+        values = expected.log_partition, expected.marginals, gradient(expected, scores, *upstream)
+    for actual, value in zip((tree.log_partition, tree.marginals, gradient(tree, scores, *upstream)), values):
+        close(actual, value, 1e-9)
+
+
 # Padding and inputs
 
 
@@ -278,7 +295,7 @@ def test_argmax_and_samples_are_the_same_without_numba(roots, tolerance, monkeyp
 
     expected = draw()
     monkeypatch.setattr(numba_compile, "available", lambda: False)
-    for name in ("chu_liu_edmonds", "reverse_elimination"):
+    for name in ("chu_liu_edmonds", "bounded_elimination", "reverse_elimination"):
         monkeypatch.delitem(sys.modules, f"{spanning_tree.__name__}.{name}", raising=False)
         monkeypatch.delattr(spanning_tree, name, raising=False)
     with warnings.catch_warnings():

@@ -4,7 +4,8 @@ The gradient of the marginals μ for an upstream gradient g is Cov(arcs) · g, a
 pass is the derivative, in direction g, of the sweeps that compute the marginals.
 
 All results are computed in float64, whatever the dtype of the scores: in linear space, or in log space for sentences
-whose weights leave its range. Each dependent's best score is subtracted first, since every tree has one arc to it.
+of which underflow would lose too much. Each dependent's best score is subtracted first, since every tree has one arc to
+it.
 """
 
 from typing import Tuple
@@ -63,7 +64,7 @@ class _Elimination(Operation):
         results = _arrays(log_partition, marginals)
         problem = lengths.numpy(), single_root, weights.numpy()
         over_batch(cpu_elimination.expectations, len(weights), *problem, *state, *results, fits.numpy())
-        # From here on, the sentences whose weights leave the range hold logarithms.
+        # From here on, the weights of the other sentences are logarithms.
         weights[~fits] = log_weights[~fits]
         others = _items(~fits)
         over_batch(cpu_log_elimination.expectations, len(others), others, *problem, *state, *results)

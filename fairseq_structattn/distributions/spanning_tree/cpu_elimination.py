@@ -1,16 +1,12 @@
 """Elimination of words in linear space, compiled for the CPU.
 
-Working arrays hold, for a sentence of n words, an n+1 by n matrix in the order word 0, …, word n-1, root, so that the
-heads that remain after step v are the rows from v+1 on. All steps happen in place. Each entry keeps the value that it
-had when the first of its two ends was eliminated: to the right of the diagonal the weight w(v→m), below it the share
-q(h) = w(h→v) / d_v. Step v adds q(h) w(v→m) to the weight w(h→m). Let X = ∂ log Z / ∂w, which is the same before and
-after that addition. The reverse step is
+Working arrays have the layout of the tape of :mod:`.bounded_elimination`. Let X = ∂ log Z / ∂w, which is the same
+before and after the addition of step v. The reverse step is
 
     X(v→m) = Σ_h q(h) X(h→m),    a(h) = Σ_m X(h→m) w(v→m),    X(h→v) = (a(h) + 1 − Σ_h' q(h') a(h')) / d_v.
 
-The backward pass differentiates both sweeps in the direction of the upstream gradient: O(n²) memory.
-
-The diagonal of the weights (arcs from a word to itself) is written but never read; that of X stays 0.
+The backward pass differentiates both sweeps in the direction of the upstream gradient: O(n²) memory. The diagonal of X
+stays 0.
 """
 
 import math
@@ -18,55 +14,32 @@ import math
 import numpy as np
 
 from ..kernels.numba_compile import kernel
+from .bounded_elimination import arrange, eliminate
 
-# The pivots d and the nonzero entries of the tape have to lie between exp(−this) and exp(this). Then neither a product
-# of two of them nor X, which is at most 1 / (q d), leaves the range of float64, with room for the size of upstream
-# gradients. An arc whose weight underflows float64, below exp(−745), has a probability of at most exp(−745) X, which is
-# negligible.
-LARGEST_LOGARITHM = 250.0
+# Weights below exp(−250) count as lost. Then X stays below exp(250) wherever the elimination is accurate, which leaves
+# room in float64 for products of X with weights and for the size of upstream gradients.
+SMALLEST, LARGEST = math.exp(-250.0), math.exp(250.0)
+# Largest relative error of a pivot d; beyond it, the elimination in log space takes a sentence.
+TOLERANCE = 1e-14
 
 
 @kernel
 def expectations(first, stride, lengths, single_root, weights, tape, adjoint, pivots, log_partition, marginals, fits):
     """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, 0 on entry, of weights of the same shape.
 
-    ``fits`` ``[batch]`` is set to whether the weights of a sentence stay within range; otherwise its results are
+    ``fits`` ``[batch]`` is set to whether the weights of a sentence suit linear space; otherwise its results are
     invalid. :func:`gradient` needs ``tape`` and ``adjoint`` ``[batch, n+1, n]`` and ``pivots`` ``[batch, n]``.
     """
-    smallest, largest = math.exp(-LARGEST_LOGARITHM), math.exp(LARGEST_LOGARITHM)
     for i in range(first, len(lengths), stride):
         n = lengths[i]
         w, x, d = tape[i], adjoint[i], pivots[i]
-        for h in range(n + 1):
-            row = h - 1 if h > 0 else n
-            for m in range(n):
-                w[row, m] = weights[i, h, m]
-        inside, total = True, 0.0
+        arrange(weights[i], w)
+        fits[i] = eliminate(w, single_root, SMALLEST, TOLERANCE, d[:n])
+        total = 0.0
         for v in range(n):
-            pivot = 0.0
-            for h in range(v + 1, n):
-                pivot += w[h, v]
-            if v == n - 1 or not single_root:
-                pivot += w[n, v]
-            if pivot < smallest:
-                # Either d underflows or the word has no head at all; the elimination in log space decides.
-                inside = False
-                break
-            w[v, v] = 0
-            d[v] = pivot
-            total += math.log(pivot)
-            leaving = w[v, v + 1 : n]
-            for h in range(v + 1, n + 1):
-                share = w[h, v] / pivot
-                w[h, v] = share
-                arriving = w[h, v + 1 : n]
-                for m in range(len(leaving)):
-                    arriving[m] += share * leaving[m]
-        for h in range(n + 1):
-            for m in range(n):
-                inside &= (w[h, m] == 0) | ((smallest < w[h, m]) & (w[h, m] < largest))
-        fits[i] = inside
-        if not inside:
+            fits[i] &= w[n, v] < LARGEST
+            total += math.log(d[v])
+        if not fits[i]:
             continue
         log_partition[i] = total
         for v in range(n - 1, -1, -1):

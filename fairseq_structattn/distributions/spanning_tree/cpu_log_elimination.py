@@ -1,6 +1,7 @@
 """Elimination of words in log space, compiled for the CPU: for sentences whose weights leave the range of float64.
 
-Layout and order are those of :mod:`.cpu_elimination`, but the tape holds logarithms, and w(h→v) in place of the share.
+Layout and order are those of :mod:`.bounded_elimination`, but the tape holds logarithms, and w(h→v) in place of the
+share.
 Marginals and their tangents are multiplied only with fractions between 0 and 1,
 
     σ = q(h) w(v→m) / w(h→m),

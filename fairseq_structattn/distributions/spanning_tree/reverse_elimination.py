@@ -36,12 +36,13 @@ from ..arcs import NO_HEAD
 from ..kernels.numba_compile import kernel_if_available, over_batch, subroutine_if_available
 from ..operations import without_gradient
 from ..semirings import NEGATIVE_INFINITY
+from .bounded_elimination import arrange, eliminate
 from .root_order import reorder, root_child_last
 
-# Weights below this may underflow. What is lost then counts as an error of this size.
-SMALLEST = 1e-300
 # Largest relative error of a pivot d; beyond it, the weights of a sentence are eliminated in log space.
 TOLERANCE = 1e-13
+# Weights that underflow are below this.
+SMALLEST = 1e-300
 # Heads drawn from all words that remain, before the drawing is restricted to those connected to the root.
 ATTEMPTS = 4
 
@@ -123,59 +124,12 @@ def _draw(cumulative, random):
     return low
 
 
-# Elimination. The tape holds a row for each head and a column for each word, in the order word 0, …, word n-1, root:
-# the weights w(v→m) to the right of the diagonal, and below it w(h→v), at last q(h), each when v is eliminated.
-
-
-@subroutine_if_available
-def _arrange(weights, tape):
-    n = tape.shape[1]
-    for h in range(n + 1):
-        row = h - 1 if h > 0 else n
-        for m in range(n):
-            tape[row, m] = weights[h, m]
-
-
-@subroutine_if_available
-def _eliminate(tape, single_root, tolerance, pivots):
-    """Eliminate all words, given weights on the tape; returns whether all that underflows is negligible.
-
-    The errors of the weights of a word, summed up over its heads, grow as the weights themselves are passed on. The sum
-    of errors divided by d, over all words, bounds the relative error of the partition function, and the probability of
-    all trees that are lost.
-    """
-    n = len(pivots)
-    lost = (n + 1) * (n + 1) * SMALLEST
-    errors, root_errors = np.full(n, lost), np.full(n, lost)
-    for v in range(n):
-        last = v == n - 1
-        pivot = 0.0
-        for h in range(v + 1, n):
-            pivot += tape[h, v]
-        if last or not single_root:
-            pivot += tape[n, v]
-        pivots[v] = pivot
-        error = root_errors[v] if last and single_root else errors[v]
-        if not error <= tolerance * pivot:
-            return False
-        relative, leaving = errors[v] / pivot, tape[v, v + 1 : n]
-        for h in range(v + 1, n + 1):
-            share = tape[h, v] / pivot
-            tape[h, v] = share
-            arriving = tape[h, v + 1 : n]
-            for m in range(len(leaving)):
-                arriving[m] += share * leaving[m]
-        share = tape[n, v]
-        for m in range(v + 1, n):
-            if single_root:
-                root_errors[m] += (root_errors[v] / pivot + share * relative) * tape[v, m] + share * errors[m]
-            errors[m] += 2 * relative * tape[v, m]
-    return not single_root or np.all(np.isfinite(root_errors))
+# Elimination
 
 
 @subroutine_if_available
 def _eliminate_logarithms(tape, single_root, log_pivots):
-    """Eliminate all words, given logarithms on the tape; returns whether a tree is possible."""
+    """:func:`.eliminate` of logarithms; returns whether a tree is possible."""
     n = len(log_pivots)
     for v in range(n):
         counted = n + 1 if v == n - 1 or not single_root else n
@@ -330,10 +284,10 @@ def _trees(first, stride, log_weights, weights, lengths, single_root, tolerance,
         n = lengths[i]
         tape, columns, pivots = np.empty((n + 1, n)), np.empty((n, n + 1)), np.empty(n)
         tree = np.empty(n, np.int64)
-        _arrange(weights[i], tape)
-        in_logarithms = not _eliminate(tape, single_root, tolerance, pivots)
+        arrange(weights[i], tape)
+        in_logarithms = not eliminate(tape, single_root, SMALLEST, tolerance, pivots)
         if in_logarithms:
-            _arrange(log_weights[i], tape)
+            arrange(log_weights[i], tape)
             if not _eliminate_logarithms(tape, single_root, pivots):
                 continue
         _gather_columns(tape, in_logarithms, columns)
