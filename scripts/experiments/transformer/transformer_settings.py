@@ -55,8 +55,8 @@ class Corpus(NamedTuple):
     generation: List[str]
 
 
-# An update takes 0.13 s (enja) or 0.17 s (multi30k) of one core. With validations, a run takes eight to ten minutes,
-# in which it sees all sentences four to five times.
+# An update takes 0.13 s (enja) or 0.17 s (multi30k) of one core with softmax, and up to a fifth more with the others. With
+# its validations a run takes about ten minutes, in which it sees all sentences four to five times.
 CORPORA = {
     "enja": Corpus(
         "Japanese to English", ("ja", "en"), "char", "raw", 3900, ["--share-decoder-input-output-embed"], []
