@@ -55,7 +55,7 @@ class Corpus(NamedTuple):
     generation: List[str]
 
 
-# An update takes 0.13 s (enja) or 0.17 s (multi30k) of one core with softmax, and up to a fifth more with the others. With
+# An update takes 0.13 s (enja) or 0.17 s (multi30k) of one core with softmax, up to a fifth more with the others. With
 # its validations a run takes about ten minutes, in which it sees all sentences four to five times.
 CORPORA = {
     "enja": Corpus(
