@@ -52,7 +52,7 @@ prepare() { # FOLDER TASK ... [OPTION ...]
 for task in "${tasks[@]}"; do
     prepare "qa$task" "$task"
 done
-prepare together "${tasks[@]}" --steps 2 3 3 3 2 2 2 2 3 2 2 2
+prepare together {1..20} --steps 1 2 3 1 1 1 3 3 1 1 2 1 2 2 2 3 2 2 2 1 # of tasks with one supporting fact: 1
 
 one() { # SYSTEM.SETTING SEED
     "$python" $here/trainings.py "$1" --seeds "$2" --data "$work/data" --work "$work/runs" --results "$results" \

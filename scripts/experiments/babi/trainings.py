@@ -3,9 +3,9 @@
     python scripts/experiments/babi/trainings.py --data babi/data --work babi --results R --seeds 1,2 chain.published
 
 A row of the results, one line of JSON, has the scores of one start on one task: those of the validation and test set at
-the epoch with the most correct answers on the validation set. A start of setting joint answers all tasks and has a row
-for each; its validation set is that of all of them. A start is not repeated if it has its rows with the same options
-and data, so the results of several calls and machines can be collected in one file.
+the epoch with the most correct answers on the validation set. A start of setting joint learns all twenty tasks and has
+a row for each of those that are reported; its validation set is that of all twenty. A start is not repeated if it has
+its rows with the same options and data, so the results of several calls and machines can be collected in one file.
 """
 
 import argparse
@@ -54,7 +54,7 @@ COLUMNS = ("task", "system", "setting", "seed", "fingerprint")
 
 
 class Start(NamedTuple):
-    """One training, of one task or of all of them."""
+    """One training, of one task or of all of them; ``tasks`` are those that it has a row for."""
 
     tasks: Tuple[int, ...]
     system: str
