@@ -402,6 +402,20 @@ def test_spanning_trees_whose_weights_do_not_fit_in_registers(name, test, option
     test(next(case for case in CASES if case.name == f"spanning-{name}"), **options)
 
 
+@pytest.mark.parametrize("scale, fits", ((1.0, [1, 1, 0]), (30.0, [0, 0, 0])))
+def test_spanning_trees_of_moderate_scores_need_no_exponents(scale, fits):
+    """Each item is computed by one of the two kinds of kernels, here and in the backward pass; a distant arc, which is
+    not forbidden, needs exponents."""
+    torch.manual_seed(1)
+    scores = scale * torch.randn(3, 5, 4, device=DEVICE)
+    scores = scores.masked_fill(torch.eye(5, 4, device=DEVICE).roll(1, 0).bool(), -INF)
+    scores[1, 2, 3], scores[2, 2, 3] = -INF, -50.0
+    lengths = torch.tensor([4, 4, 4], device=DEVICE)
+    assert spanning_cuda._elimination.forward(scores, lengths, False)[6].tolist() == fits
+    case = next(case for case in CASES if case.name == "spanning-multi")
+    check(case, {"arc_scores": scores}, lengths, 4e-6)
+
+
 @pytest.mark.parametrize("operation", (spanning_cuda._elimination, spanning_cuda._blocked_elimination))
 def test_shapes_are_those_of_the_outputs(operation):
     inputs = torch.zeros(2, 3, 2, device=DEVICE), torch.tensor([2, 1], device=DEVICE), False

@@ -24,11 +24,11 @@ PROGRAMS = {
     "projective_tree": {4: 4, 8: 2},
     "spanning_tree": {4: 3, 8: 1},
 }
-# Of kernels that work on blocks in memory.
-BLOCKED = {8: 2, 16: 1}
+# Of kernels for spanning trees that keep less in registers: on blocks in memory; without exponents and derivatives.
+BLOCKED, PLAIN = {8: 2, 16: 1}, {4: 4, 8: 2}
 
 
-@pytest.mark.parametrize("capabilities", ((90, 80), pytest.param((75, 100), marks=pytest.mark.slow)))
+@pytest.mark.parametrize("capabilities", ((90, 80), pytest.param((100, 75), marks=pytest.mark.slow)))
 @pytest.mark.parametrize("module", MODULES)
 def test_kernels_compile_without_spills_and_leave_room(module, capabilities, tmp_path):
     # A process of its own, because Triton interprets in this one.
@@ -44,6 +44,13 @@ def test_kernels_compile_without_spills_and_leave_room(module, capabilities, tmp
     compiled = [json.loads(line) for line in run.stdout.splitlines()]
     assert compiled and {entry["capability"] for entry in compiled} == set(capabilities)
     assert [entry for entry in compiled if entry["spill_stores"] or entry["spill_loads"] or entry["stack"]] == []
-    expected = PROGRAMS[module.split(".")[-2]]
-    least = [(BLOCKED if "ROWS" in entry else expected)[entry["warps"]] for entry in compiled]
-    assert [entry for entry, number in zip(compiled, least) if entry["programs"] < number] == []
+    assert [entry for entry in compiled if entry["programs"] < expected(module, entry)[entry["warps"]]] == []
+
+
+def expected(module, entry):
+    """Programs by warps."""
+    if "ROWS" in entry:
+        return BLOCKED
+    if entry.get("PLAIN") and not entry["kernel"].endswith("tangents"):
+        return PLAIN
+    return PROGRAMS[module.split(".")[-2]]

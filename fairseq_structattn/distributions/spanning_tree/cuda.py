@@ -7,7 +7,7 @@ are in registers (:mod:`.triton_elimination`), or in memory where they do not fi
 
 import inspect
 import math
-from typing import Tuple
+from typing import Dict, Tuple
 
 import torch
 import triton.language as tl
@@ -56,7 +56,7 @@ class _Elimination(Operation):
 
     name = "spanning_trees_on_gpu"
     arguments = "Tensor scores, Tensor lengths, bool single_root"
-    potentials, results, outputs, kept = 1, 2, 7, range(7)
+    potentials, results, outputs, kept = 1, 2, 8, range(8)
     wide = False
 
     def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
@@ -64,7 +64,8 @@ class _Elimination(Operation):
         scores, lengths = scores.contiguous(), lengths.contiguous()
         turns = torch.empty(batch, n, dtype=torch.int32, device=scores.device)
         mantissas, exponents, adjoint, marginals = (torch.empty_like(scores) for _ in range(4))
-        problem = scores, lengths, mantissas, exponents, scores.new_empty(batch, 2, n), turns
+        fits = torch.empty(batch, dtype=torch.int32, device=scores.device)
+        problem = scores, lengths, mantissas, exponents, scores.new_empty(batch, 2, n), turns, fits
         log_partition = scores.new_empty(batch)
         _run(triton_elimination.eliminate, single_root, *problem, log_partition)
         _run(triton_elimination.distribute, single_root, *problem, log_partition, adjoint, marginals)
@@ -91,7 +92,8 @@ class _Elimination(Operation):
         square = (scores.new_empty(scores.shape) for _ in range(4))
         marginals, mantissas, exponents, adjoint = square
         pivots, turns = scores.new_empty(batch, 2, n), scores.new_empty(batch, n, dtype=torch.int32)
-        return scores.new_empty(batch), marginals, mantissas, exponents, pivots, turns, adjoint
+        fits = scores.new_empty(batch, dtype=torch.int32)
+        return scores.new_empty(batch), marginals, mantissas, exponents, pivots, turns, fits, adjoint
 
     def log_partition(self, scores, lengths, single_root):
         return reference.log_partition(scores, lengths, single_root)
@@ -156,10 +158,18 @@ def _run(kernel, single_root: bool, scores: Tensor, *others: Tensor) -> None:
     if batch == 0:
         return
     tile = min(size for size in WARPS if size >= n)
-    # float64 takes twice the registers.
-    warps = WARPS[tile] * scores.element_size() // 4
     with on_device_of(scores):
-        kernel[(batch,)](scores, *others, n, SINGLE_ROOT=single_root, N=tile, num_warps=warps)
+        for plain in (True, False):
+            options = _tile_options(kernel, tile, plain, scores.dtype)
+            kernel[(batch,)](scores, *others, n, SINGLE_ROOT=single_root, N=tile, PLAIN=plain, **options)
+
+
+def _tile_options(kernel, tile: int, plain: bool, dtype: torch.dtype = torch.float32) -> Dict[str, int]:
+    """Launch options. Without exponents and derivatives, two programs of 8 warps fit on a multiprocessor."""
+    if dtype == torch.float64:  # takes twice the registers
+        return {"num_warps": 2 * WARPS[tile]}
+    fits_twice = plain and kernel in (triton_elimination.eliminate, triton_elimination.distribute)
+    return {"num_warps": WARPS[tile], **({"maxnreg": REGISTERS} if fits_twice else {})}
 
 
 def _blocks(n: int):
@@ -185,22 +195,23 @@ def _run_in_blocks(kernel, single_root: bool, scores: Tensor, *others: Tensor) -
 
 
 def _configurations():
-    types = {"lengths": "*i64", "turns": "*i32", "n": "i32"}
+    types = {"lengths": "*i64", "turns": "*i32", "fits": "*i32", "n": "i32"}
     for module, sizes in ((triton_elimination, _tiles), (triton_blocked, _blocks_in_use)):
         for name in ("eliminate", "distribute", "eliminate_tangents", "distribute_tangents"):
             kernel = getattr(module, name)
             signature = {name: types.get(name, "*fp32") for name in kernel.arg_names if not name.isupper()}
-            for constants, options in sizes():
+            for constants, options in sizes(kernel):
                 yield kernel, signature, constants, options
 
 
-def _tiles():
-    for size, warps in WARPS.items():
-        for single_root in (False, True):
-            yield {"SINGLE_ROOT": single_root, "N": size}, {"num_warps": warps}
+def _tiles(kernel):
+    for size in WARPS:
+        for single_root, plain in ((False, False), (True, True), (True, False)):
+            constants = {"SINGLE_ROOT": single_root, "N": size, "PLAIN": plain}
+            yield constants, _tile_options(kernel, size, plain)
 
 
-def _blocks_in_use():
+def _blocks_in_use(kernel):
     """Those for 100 and for 1,000 words."""
     for heads, (_, constants, warps) in zip((128, 1024), BLOCKS):
         yield dict(constants, HEADS=heads, SINGLE_ROOT=True), {"num_warps": warps, "maxnreg": REGISTERS}
