@@ -32,6 +32,7 @@ SIZES = (
 SYSTEMS = {
     "lstm": "--arch lstm",
     "luong_general": "--arch structattn_rnn_luong_general",
+    "luong_general_structattn_adam": "--arch structattn_rnn_luong_general --optimizer structattn_adam",
     "luong_general_input_feeding": "--arch structattn_rnn_luong_general --input-feeding",
     "crf": "--arch structattn_rnn_crf --decoder-start bridge",
     "bahdanau": "--arch structattn_rnn_bahdanau",
@@ -67,9 +68,10 @@ class Trained:
 
     def __init__(self, data: str, arguments: List[str], max_tokens: int, device: torch.device, precision: str = "fp32"):
         parser = options.get_training_parser()
-        argv = [data, "--max-tokens", str(max_tokens), *arguments, *PRECISIONS[precision].split()]
+        argv = [data, "--max-tokens", str(max_tokens), "--distributed-world-size", "1"]
         argv += ["--criterion", "label_smoothed_cross_entropy", "--label-smoothing", "0.1"]
-        argv += ["--optimizer", "adam", "--lr", "0.001", "--clip-norm", "1", "--distributed-world-size", "1"]
+        argv += ["--optimizer", "adam", "--lr", "0.001", "--clip-norm", "1"]
+        argv += [*arguments, *PRECISIONS[precision].split()]
         argv += ON_CPU.split() if device.type == "cpu" else []
         config = convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, argv))
         config.common.tpu = False  # what fairseq takes --bf16 without a GPU for
