@@ -23,7 +23,7 @@ from .root_order import reorder, root_child_last
 WARPS = {32: 4, 64: 8} if "disable_licm" in inspect.signature(tl.range.__init__).parameters else {}
 # Blocks of matrices in memory, and the warps that share a sentence, by its largest number of words. With 128 registers
 # a thread, 16 warps fit on a multiprocessor.
-BLOCKS = ((255, {"ROWS": 32, "COLUMNS": 64}, 8), (math.inf, {"ROWS": 16, "COLUMNS": 128}, 16))
+BLOCKS = ((255, {"ROWS": 16, "COLUMNS": 64}, 8), (math.inf, {"ROWS": 16, "COLUMNS": 128}, 16))
 REGISTERS = 128
 
 
