@@ -139,7 +139,7 @@ class StructuredDistribution(TorchInterface, ABC):
     @cached
     def log_partition(self) -> Tensor:
         """log Z, ``[*batch]``."""
-        return self._public(self._total(self._quick[0]))
+        return self._public(self._total(self._quick_log_partition()))
 
     @cached
     def marginals(self) -> Tensor:
@@ -456,6 +456,10 @@ class StructuredDistribution(TorchInterface, ABC):
         """log Z and marginals as the public properties return them, in the dtype of :meth:`_quick_dtype`."""
         dtype = self.compute_dtype if self._moderate is not None else self._quick_dtype()
         return self._inferred if dtype == self.compute_dtype else self._inference(dtype)
+
+    def _quick_log_partition(self) -> Tensor:
+        """log Z as :attr:`log_partition` returns it, in any dtype. A subclass may compute it without marginals."""
+        return self._quick[0]
 
     def _log_normaliser(self) -> Tensor:
         """log Z of :attr:`_usable_potentials` in ``compute_dtype``."""

@@ -127,12 +127,14 @@ def test_scores_that_differ_by_hundreds_are_eliminated_in_linear_space(roots, de
     from fairseq_structattn.distributions.spanning_tree import cpu
 
     scores = random_scores(4, 25, deviation)
-    tree = SpanningTree(scores, roots=roots)
-    *_, fits, possible = cpu._Elimination.forward(None, *SpanningTree(scores.detach(), roots=roots)._problem())
+    lengths = torch.tensor([25, 24, 1, 12])
+    tree = SpanningTree(scores, lengths, roots)
+    problem = SpanningTree(scores.detach(), lengths, roots)._problem()
+    *_, fits, possible = cpu._Elimination.forward(None, *problem, True)
     assert fits.all() and possible.all()
     upstream = random_upstream(scores)
     with use_backend("reference"):
-        expected = SpanningTree(scores, roots=roots)
+        expected = SpanningTree(scores, lengths, roots)
         values = expected.log_partition, expected.marginals, gradient(expected, scores, *upstream)
     for actual, value in zip((tree.log_partition, tree.marginals, gradient(tree, scores, *upstream)), values):
         close(actual, value, 1e-9)
@@ -156,7 +158,31 @@ def test_kernels_are_compiled_once_whatever_the_layout_and_dtype():
                 tree = SpanningTree(leaf, lengths)
                 tree.marginals.backward(torch.randn(scores.shape[::-1]).permute(2, 1, 0).to(scores))
     for module in (cpu_elimination, cpu_log_elimination):
-        assert len(module.expectations.signatures) == len(module.gradient.signatures) == 1
+        assert all(len(kernel.signatures) == 1 for kernel in (module.total, module.expectations, module.gradient))
+
+
+@needs_numba
+def test_log_partition_leaves_marginals_to_its_backward_pass(roots, monkeypatch):
+    from fairseq_structattn.distributions.spanning_tree import cpu
+
+    calls, original = [], cpu._marginals
+    monkeypatch.setattr(cpu, "_marginals", lambda *args: calls.append(1) or original(*args))
+    for scale in (1.0, 2000.0):
+        scores, lengths = random_scores(3, 6, scale), torch.tensor([6, 1, 4])
+        with torch.no_grad():
+            log_partition = SpanningTree(scores, lengths, roots).log_partition
+        tree = SpanningTree(scores, lengths, roots)
+        value = tree.log_partition.sum() + tree.log_prob(tree.argmax).sum()
+        assert calls == []
+        (actual,) = torch.autograd.grad(value, scores)
+        close(actual, tree.argmax)
+        calls.clear()
+        close(SpanningTree(scores, lengths, roots).log_partition, log_partition)
+        (actual,) = torch.autograd.grad(SpanningTree(scores, lengths, roots).log_partition.sum(), scores)
+        assert calls == [1]
+        close(actual, tree.marginals)
+        close(tree.log_partition, log_partition)
+        calls.clear()
 
 
 # The best tree

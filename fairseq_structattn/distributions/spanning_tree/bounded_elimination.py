@@ -15,9 +15,8 @@ from ..kernels.numba_compile import subroutine_if_available
 
 
 @subroutine_if_available
-def arrange(weights, tape):
-    """Copy ``weights`` ``[n+1, n]``, the root first, to the tape."""
-    n = tape.shape[1]
+def arrange(weights, n, tape):
+    """Copy the weights of n words, the root first, to the tape; both may have room for more."""
     for h in range(n + 1):
         row = h - 1 if h > 0 else n
         for m in range(n):
@@ -34,7 +33,7 @@ def eliminate(tape, single_root, smallest, tolerance, pivots):
     it bounds X by n · ``tolerance`` / ``smallest``.
 
     Args:
-        tape: ``[n+1, n]``.
+        tape: ``[n+1, n]``, or larger.
         single_root: whether exactly one word is attached to the root.
         smallest: error of each weight, more than what underflows.
         tolerance: of the relative error of each d.

@@ -31,11 +31,22 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     """
     if scores.shape[-1] == 0:
         return reference.expectations(scores, lengths, single_root)
-    if not single_root:
-        return _elimination(scores, lengths, False)
-    order = root_child_last(scores, lengths)
-    log_partition, marginals = _elimination(reorder(scores, order), lengths, True)
-    return log_partition.masked_fill(lengths == 0, NEGATIVE_INFINITY), reorder(marginals, order)
+    order = root_child_last(scores, lengths) if single_root else None
+    value, marginals = _elimination(reorder(scores, order), lengths, single_root, True)
+    return _without_empty(value, lengths, single_root), reorder(marginals, order)
+
+
+def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """log Z ``[batch]``, for a third of the time; marginals are computed in the backward pass. Arguments as for
+    :func:`expectations`."""
+    if scores.shape[-1] == 0:
+        return reference.log_partition(scores, lengths, single_root)
+    order = root_child_last(scores, lengths) if single_root else None
+    return _without_empty(_elimination(reorder(scores, order), lengths, single_root, False)[0], lengths, single_root)
+
+
+def _without_empty(value: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    return value.masked_fill(lengths == 0, NEGATIVE_INFINITY) if single_root else value
 
 
 # One algorithm each, on the CPU wherever the scores are.
@@ -44,64 +55,85 @@ sample = reference.sample
 
 
 class _Elimination(Operation):
-    """scores ``[batch, n+1, n]`` → log Z ``[batch]``, marginals ``[batch, n+1, n]``."""
+    """scores ``[batch, n+1, n]`` → log Z ``[batch]``, marginals ``[batch, n+1, n]`` (or ``None``)."""
 
     name = "spanning_trees"
-    arguments = "Tensor scores, Tensor lengths, bool single_root"
+    arguments = "Tensor scores, Tensor lengths, bool single_root, bool with_marginals"
     potentials, results, outputs, kept = 1, 2, 8, (1, 2, 3, 4, 5, 6, 7)
 
-    def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
+    def forward(self, scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
         # The kernels are compiled for contiguous arrays only.
         wide, lengths = scores.double().contiguous(), lengths.contiguous()
         best = wide.amax(-2)
         best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
         log_weights = wide - best.unsqueeze(-2)
         weights = log_weights.exp()
-        tape, adjoint, pivots = (torch.empty_like(part) for part in (weights, weights, best))
-        log_partition, marginals = weights.new_empty(len(weights)), torch.zeros_like(weights)
+        tape, pivots, value = torch.empty_like(weights), torch.empty_like(best), weights.new_empty(len(weights))
         fits = torch.empty(len(weights), dtype=torch.bool, device=weights.device)
-        state = _arrays(tape, adjoint, pivots)
-        results = _arrays(log_partition, marginals)
-        problem = lengths.numpy(), single_root, weights.numpy()
-        over_batch(cpu_elimination.expectations, len(weights), *problem, *state, *results, fits.numpy())
+        problem = (lengths.numpy(), single_root) + _arrays(weights, tape, pivots)
+        over_batch(cpu_elimination.total, len(weights), *problem, value.numpy(), fits.numpy())
         # From here on, the weights of the other sentences are logarithms.
         weights[~fits] = log_weights[~fits]
         others = _items(~fits)
-        over_batch(cpu_log_elimination.expectations, len(others), others, *problem, *state, *results)
-        marginals = marginals.clamp_(0, 1).to(scores.dtype)
-        possible = log_partition != NEGATIVE_INFINITY
-        log_partition = (log_partition + best.sum(-1)).to(scores.dtype)
-        return log_partition, marginals, weights, tape, adjoint, pivots, fits, possible
+        over_batch(cpu_log_elimination.total, len(others), others, *problem, value.numpy())
+        possible = value != NEGATIVE_INFINITY
+        value = (value + best.sum(-1)).to(scores.dtype)
+        state = weights, tape, pivots, fits, possible
+        if not with_marginals:
+            return (value, None, weights.new_empty(0), *state)
+        marginals, adjoint = _marginals(lengths, single_root, *state)
+        return (value, marginals.to(scores.dtype), adjoint, *state)
 
     def gradient(self, inputs, outputs, upstream):
-        lengths, single_root = inputs[1].contiguous(), inputs[2]
-        _, marginals, weights, tape, adjoint, pivots, fits, possible = outputs
+        _, lengths, single_root, with_marginals = inputs
+        lengths = lengths.contiguous()
+        _, marginals, adjoint, *state = outputs
+        weights, tape, pivots, fits, possible = state
         grad_log_partition, grad_marginals = upstream
+        if not with_marginals:
+            marginals = _marginals(lengths, single_root, *state)[0].to(inputs[0].dtype)
         result = torch.zeros_like(weights)
         if grad_marginals is not None:
-            problem = (lengths.numpy(), single_root) + _arrays(weights, tape, adjoint, pivots)
+            problem = (lengths.numpy(), single_root) + _arrays(weights, tape, pivots, adjoint)
             direction = _arrays(grad_marginals.double().contiguous(), result)
-            for implementation, items in (
-                (cpu_elimination, _items(fits)),
-                (cpu_log_elimination, _items(possible & ~fits)),
-            ):
+            for implementation, items in _implementations(fits, possible):
                 over_batch(implementation.gradient, len(items), items, *problem, *direction)
         if grad_log_partition is not None:
             result += grad_log_partition[:, None, None] * marginals
         return (result.to(marginals.dtype),)
 
-    def shapes(self, scores, lengths, single_root):
+    def shapes(self, scores, lengths, single_root, with_marginals):
         batch, (_, nodes, n) = lengths.shape, scores.shape
         square, rows, flags = batch + (nodes, n), batch + (n,), torch.bool
-        wide = (scores.new_empty(shape, dtype=torch.double) for shape in (square, square, square, rows))
+        marginals = square if with_marginals else (0,)
+        wide = (scores.new_empty(shape, dtype=torch.double) for shape in (marginals, square, square, rows))
         chosen = (scores.new_empty(batch, dtype=flags) for _ in range(2))
-        return (scores.new_empty(batch), scores.new_empty(square), *wide, *chosen)
+        return (scores.new_empty(batch), scores.new_empty(marginals), *wide, *chosen)
 
-    def log_partition(self, scores, lengths, single_root):
+    def all_results(self, scores, lengths, single_root, with_marginals):
+        return scores, lengths, single_root, True
+
+    def log_partition(self, scores, lengths, single_root, with_marginals):
         return reference.log_partition(scores, lengths, single_root)
 
 
 _elimination = _Elimination()
+
+
+def _marginals(
+    lengths: Tensor, single_root: bool, weights: Tensor, tape: Tensor, pivots: Tensor, fits: Tensor, possible: Tensor
+) -> Tuple[Tensor, Tensor]:
+    """Marginals ``[batch, n+1, n]`` in float64, and what the kernels of the gradient need in addition."""
+    marginals, adjoint = torch.zeros_like(weights), torch.empty_like(weights)
+    problem = (lengths.numpy(), single_root) + _arrays(weights, tape, pivots, adjoint, marginals)
+    for implementation, items in _implementations(fits, possible):
+        over_batch(implementation.expectations, len(items), items, *problem)
+    return marginals.clamp_(0, 1), adjoint
+
+
+def _implementations(fits: Tensor, possible: Tensor) -> Tuple[tuple, ...]:
+    """The modules of kernels, each with the sentences that it computes."""
+    return (cpu_elimination, _items(fits)), (cpu_log_elimination, _items(possible & ~fits))
 
 
 def _arrays(*tensors: Tensor) -> Tuple[np.ndarray, ...]:

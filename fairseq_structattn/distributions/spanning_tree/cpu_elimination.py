@@ -24,24 +24,33 @@ TOLERANCE = 1e-14
 
 
 @kernel
-def expectations(first, stride, lengths, single_root, weights, tape, adjoint, pivots, log_partition, marginals, fits):
-    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, 0 on entry, of weights of the same shape.
+def total(first, stride, lengths, single_root, weights, tape, pivots, log_partition, fits):
+    """log Z ``[batch]`` of weights ``[batch, n+1, n]``.
 
     ``fits`` ``[batch]`` is set to whether the weights of a sentence suit linear space; otherwise its results are
-    invalid. :func:`gradient` needs ``tape`` and ``adjoint`` ``[batch, n+1, n]`` and ``pivots`` ``[batch, n]``.
+    invalid. The other kernels need ``tape`` ``[batch, n+1, n]`` and ``pivots`` ``[batch, n]``.
     """
     for i in range(first, len(lengths), stride):
         n = lengths[i]
-        w, x, d = tape[i], adjoint[i], pivots[i]
-        arrange(weights[i], w)
+        w, d = tape[i], pivots[i]
+        arrange(weights[i], n, w)
         fits[i] = eliminate(w, single_root, SMALLEST, TOLERANCE, d[:n])
-        total = 0.0
+        log_partition[i] = 0
         for v in range(n):
             fits[i] &= w[n, v] < LARGEST
-            total += math.log(d[v])
-        if not fits[i]:
-            continue
-        log_partition[i] = total
+            log_partition[i] += math.log(d[v])
+
+
+@kernel
+def expectations(first, stride, items, lengths, single_root, weights, tape, pivots, adjoint, marginals):
+    """Marginals ``[batch, n+1, n]``, 0 on entry, of the listed sentences.
+
+    :func:`gradient` needs ``adjoint``, in the same shape.
+    """
+    for position in range(first, len(items), stride):
+        i = items[position]
+        n = lengths[i]
+        w, x, d = tape[i], adjoint[i], pivots[i]
         for v in range(n - 1, -1, -1):
             x[v, v:n] = 0
             leaving, x_leaving = w[v, v + 1 : n], x[v, v + 1 : n]
@@ -66,7 +75,7 @@ def expectations(first, stride, lengths, single_root, weights, tape, adjoint, pi
 
 
 @kernel
-def gradient(first, stride, items, lengths, single_root, weights, tape, adjoint, pivots, upstream, result):
+def gradient(first, stride, items, lengths, single_root, weights, tape, pivots, adjoint, upstream, result):
     """Derivative ``[batch, n+1, n]`` of the marginals in the direction ``upstream``, of the listed sentences."""
     for position in range(first, len(items), stride):
         i = items[position]

@@ -19,29 +19,23 @@ import math
 import numpy as np
 
 from ..kernels.numba_compile import kernel
+from .bounded_elimination import arrange
 
 # The exponential of anything less is 0 in float64.
 SMALLEST_LOGARITHM = -745.0
 
 
 @kernel
-def expectations(
-    first, stride, items, lengths, single_root, log_weights, tape, adjoint, pivots, log_partition, marginals
-):
-    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, 0 on entry, of the listed sentences.
+def total(first, stride, items, lengths, single_root, log_weights, tape, pivots, log_partition):
+    """log Z ``[batch]`` of the listed sentences, −inf for a sentence without any tree.
 
-    A sentence without any tree gets log Z = −inf. :func:`gradient` needs ``tape`` and ``adjoint`` ``[batch, n+1, n]``
-    and ``pivots`` ``[batch, n]``.
+    The other kernels need ``tape`` ``[batch, n+1, n]`` and ``pivots`` ``[batch, n]``.
     """
     for position in range(first, len(items), stride):
         i = items[position]
         n = lengths[i]
-        w, a, d = tape[i], adjoint[i], pivots[i]
-        for h in range(n + 1):
-            row = h - 1 if h > 0 else n
-            for m in range(n):
-                w[row, m] = log_weights[i, h, m]
-                a[row, m] = 0
+        w, d = tape[i], pivots[i]
+        arrange(log_weights[i], n, w)
         total = 0.0
         for v in range(n):
             counted = n + 1 if v == n - 1 or not single_root else n
@@ -66,8 +60,19 @@ def expectations(
                         larger += math.log1p(math.exp(smaller - larger))
                     w[h, m] = larger
         log_partition[i] = total
-        if total == -np.inf:
-            continue
+
+
+@kernel
+def expectations(first, stride, items, lengths, single_root, log_weights, tape, pivots, adjoint, marginals):
+    """Marginals ``[batch, n+1, n]``, 0 on entry, of the listed sentences, which have trees.
+
+    :func:`gradient` needs ``adjoint``, in the same shape.
+    """
+    for position in range(first, len(items), stride):
+        i = items[position]
+        n = lengths[i]
+        w, a, d = tape[i], adjoint[i], pivots[i]
+        a[:] = 0
         for v in range(n - 1, -1, -1):
             counted = n + 1 if v == n - 1 or not single_root else n
             routed = 0.0
@@ -90,7 +95,7 @@ def expectations(
 
 
 @kernel
-def gradient(first, stride, items, lengths, single_root, log_weights, tape, adjoint, pivots, upstream, result):
+def gradient(first, stride, items, lengths, single_root, log_weights, tape, pivots, adjoint, upstream, result):
     """Derivative ``[batch, n+1, n]`` of the marginals in the direction ``upstream``, of the listed sentences."""
     for position in range(first, len(items), stride):
         i = items[position]

@@ -46,6 +46,12 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     return log_partition, reorder(marginals, order)
 
 
+# The kernels have no shorter way to log Z.
+def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """log Z ``[batch]``. Arguments as for :func:`expectations`."""
+    return expectations(scores, lengths, single_root)[0]
+
+
 # One algorithm each, on the CPU wherever the scores are.
 argmax = reference.argmax
 sample = reference.sample

@@ -284,10 +284,10 @@ def _trees(first, stride, log_weights, weights, lengths, single_root, tolerance,
         n = lengths[i]
         tape, columns, pivots = np.empty((n + 1, n)), np.empty((n, n + 1)), np.empty(n)
         tree = np.empty(n, np.int64)
-        arrange(weights[i], tape)
+        arrange(weights[i], n, tape)
         in_logarithms = not eliminate(tape, single_root, SMALLEST, tolerance, pivots)
         if in_logarithms:
-            arrange(log_weights[i], tape)
+            arrange(log_weights[i], n, tape)
             if not _eliminate_logarithms(tape, single_root, pivots):
                 continue
         _gather_columns(tape, in_logarithms, columns)
