@@ -1,4 +1,4 @@
-"""Training as people do it: interrupted, with gathered updates, with odd batches, with wrong options, with hydra."""
+"""Training as people do it: interrupted, with another optimizer, with gathered updates, odd batches, wrong options, hydra."""
 
 import json
 import re
@@ -32,6 +32,10 @@ SAME_DATA = ["--dropout", "0", "--curriculum", "100", "--required-batch-size-mul
 RESUMED = [*CRF, *OURS, *ADAM, "--batch-size", "16", "--log-interval", "1", "--update-epoch-batch-itr", "True"]
 # 120 sentences in batches of 16 are 8 updates: the interruption is in the middle of the second epoch.
 INTERRUPTED_AFTER, LAST_UPDATE = 12, 20
+SAVED = f"checkpoint_2_{INTERRUPTED_AFTER}.pt"
+# A larger epsilon than Adam's default, with which differences of rounding stay small where a gradient is almost 0.
+STEADY = [*RESUMED, "--adam-eps", "1e-3", "--max-update", LAST_UPDATE]
+FUSED = "structattn_adam"
 # Buckets need a number of tokens, of which they make a number of sentences for each length.
 WIDE = ["--num-batch-buckets", "3", "--required-seq-len-multiple", "8", "--max-tokens", "256"]
 ADAPTIVE = ["--adaptive-softmax-cutoff", "8,16", "--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
@@ -95,6 +99,22 @@ def runs(run_fairseq, tiny_corpus, tmp_path_factory):
     return Runs(root, run_jobs(run_fairseq, commands))
 
 
+@pytest.fixture(scope="module")
+def runs_of_optimizers(run_fairseq, tiny_corpus, tmp_path_factory):
+    """Trainings by each optimizer, which save in between, and what goes on from there, by the same or the other one."""
+    root = tmp_path_factory.mktemp("optimizers")
+
+    def train(name, optimizer, *args):
+        return training(tiny_corpus, root, name, *STEADY, "--optimizer", optimizer, *args)
+
+    saving = ["--save-interval-updates", INTERRUPTED_AFTER]
+    commands = {name: train(name, name, *saving) for name in ("adam", FUSED)}
+    for first, second in ((FUSED, FUSED), (FUSED, "adam"), ("adam", FUSED)):
+        name = f"{first}, {second}"
+        commands[name] = train(name, second, "--restore-file", root / first / SAVED)
+    return Runs(root, run_jobs(run_fairseq, commands))
+
+
 def updates(output):
     """Update → what was logged of it, apart from times."""
     lines = [json.loads(line[line.index("{") :]) for line in output.splitlines() if "| train_inner | {" in line]
@@ -129,7 +149,28 @@ def test_resumed_training_logs_what_an_uninterrupted_one_does(runs):
 
 @pytest.mark.slow
 def test_resumed_training_ends_bit_for_bit_like_an_uninterrupted_one(runs):
-    expected, resumed = runs.checkpoint("uninterrupted"), runs.checkpoint("resumed")
+    assert_same_bits(runs.checkpoint("uninterrupted"), runs.checkpoint("resumed"))
+
+
+@pytest.mark.slow
+def test_a_training_by_fused_updates_goes_on_bit_for_bit(runs_of_optimizers):
+    names = FUSED, f"{FUSED}, {FUSED}"
+    expected, resumed = (updates(runs_of_optimizers.output(name)) for name in names)
+    assert resumed == {number: log for number, log in expected.items() if number > INTERRUPTED_AFTER}
+    assert_same_bits(*map(runs_of_optimizers.checkpoint, names))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first, second", [("adam", FUSED), (FUSED, "adam")])
+def test_a_training_goes_on_by_the_other_optimizer(runs_of_optimizers, first, second):
+    expected, resumed = (runs_of_optimizers.checkpoint(name) for name in (first, f"{first}, {second}"))
+    assert resumed["cfg"]["optimizer"]["_name"] == second
+    for part in ("model", "last_optimizer_state"):
+        torch.testing.assert_close(leaves(resumed[part]), leaves(expected[part]), atol=1e-6, rtol=1e-4)
+
+
+def assert_same_bits(expected, resumed):
+    """Two checkpoints have the same parameters and the same state of the optimizer."""
     for part in ("model", "last_optimizer_state"):
         expected_leaves, resumed_leaves = leaves(expected[part]), leaves(resumed[part])
         assert expected_leaves.keys() == resumed_leaves.keys()
