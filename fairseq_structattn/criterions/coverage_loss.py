@@ -22,7 +22,8 @@ def coverage_loss(weights: Tensor, counted: Tensor) -> Tensor:
     weights = weights if weights.dtype == torch.float64 else weights.float()
     weights = weights.masked_fill(~counted.unsqueeze(-1), 0)
     total = weights.sum(-1, keepdim=True)
-    attention = weights / total.clamp(min=torch.finfo(total.dtype).tiny)
+    # Where an estimator selects no position, the sum is 0; divided by a tiny number, gradients would overflow.
+    attention = weights / total.masked_fill(total == 0, 1)
     coverage = attention.cumsum(1) - attention
     return torch.minimum(attention, coverage).sum()
 

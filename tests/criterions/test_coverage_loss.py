@@ -28,6 +28,15 @@ def test_zero_where_nothing_is_attended_to_twice():
     assert coverage_loss(torch.zeros(1, 3, 2), ALL).item() == 0
 
 
+def test_gradients_are_finite_where_a_step_selects_nothing():
+    weights = torch.tensor([[[1.0, 0.0], [0.0, 0.0], [0.5, 0.5]]], requires_grad=True)
+    loss = coverage_loss(weights, ALL)
+    loss.backward()
+    # The second step costs nothing, but would cost min(a, 1) with a weight a for the first position.
+    assert loss.item() == 0.5 and weights.grad[0, 1, 0].item() == pytest.approx(1.0)
+    assert weights.grad.abs().max().item() < 10
+
+
 @pytest.mark.parametrize("counted, expected", [([1, 1, 0], 0.75), ([0, 1, 1], 0.5), ([0, 0, 0], 0.0)])
 def test_padding_on_either_side_neither_costs_nor_covers(counted, expected):
     assert coverage_loss(REPEATED, torch.tensor([counted]).bool()).item() == pytest.approx(expected)
