@@ -1,4 +1,4 @@
-"""Training as people do it: interrupted, with another optimizer, with gathered updates, odd batches, wrong options, hydra."""
+"""Training as people do it: interrupted, with another optimizer, gathered updates, odd batches, wrong options."""
 
 import json
 import re
