@@ -33,7 +33,9 @@ class ParsingCriterion(FairseqCriterion):
         distribution, heads = model(**sample["net_input"]), sample["source_heads"]
         for _, data in self._checked.unseen():
             check_trees(data, distribution)
-        loss, words = tree_supervision_term(distribution, heads, sample["id"], sample["source_heads_path"])
+        loss, words = tree_supervision_term(
+            distribution, heads, sample["id"], sample["source_heads_path"], sample.get("source_heads_complete")
+        )
         log = {"loss": loss.data, "ntokens": sample["ntokens"], "nsentences": len(heads), "sample_size": words}
         if not model.training:
             log["n_correct"] = right_heads(distribution, heads)

@@ -97,9 +97,10 @@ class SentencePairCriterion(FairseqCriterion):
             return nothing(sample["target"])
         self._check(distributions)
         cost, words = nothing(sample["target"])
-        for side, distribution, path in zip(SIDES, distributions, sample["heads_path"]):
+        complete = sample.get("heads_complete", [None] * len(SIDES))
+        for side, distribution, path, known in zip(SIDES, distributions, sample["heads_path"], complete):
             heads = sample["net_input"][f"{side}_heads"]
-            its_cost, its_words = tree_supervision_term(distribution, heads, sample["id"], path)
+            its_cost, its_words = tree_supervision_term(distribution, heads, sample["id"], path, known)
             cost, words = cost + its_cost, words + its_words
         return cost, words
 

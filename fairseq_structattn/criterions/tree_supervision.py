@@ -6,6 +6,7 @@ from typing import Any, Mapping, Optional, Tuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_structattn.criterions.after_backward import after_backward
 from fairseq_structattn.criterions.checked_data import CheckedData
 from fairseq_structattn.criterions.given_trees import check_trees
 from fairseq_structattn.criterions.impossible_heads import why_impossible
@@ -15,7 +16,9 @@ from fairseq_structattn.distributions.arcs import NO_HEAD, ArcDistribution
 logger = logging.getLogger(__name__)
 
 
-def tree_supervision_loss(distribution: ArcDistribution, heads: Tensor) -> Tuple[Tensor, Tensor]:
+def tree_supervision_loss(
+    distribution: ArcDistribution, heads: Tensor, complete: Optional[bool] = None
+) -> Tuple[Tensor, Tensor]:
     """−log p of the given heads, in nats, and the number of given heads.
 
     If all heads of a sentence are given, the loss is log Z − score(tree) under a distribution over trees (Koo et al.,
@@ -27,34 +30,49 @@ def tree_supervision_loss(distribution: ArcDistribution, heads: Tensor) -> Tuple
         distribution: over the heads of n words, of batch shape ``[batch]``
         heads: integers ``[batch, words]``, 0 for the root, −1 for an unknown head; may be padded to more or fewer words
             than n
+        complete: whether the heads of all words are given; ``None``: they are looked at, see
+            :meth:`~fairseq_structattn.distributions.arcs.ArcDistribution.log_prob_of_heads`
 
     Returns:
         the losses ``[batch]``, inf where no structure of the distribution has these heads, and the numbers ``[batch]``
     """
     heads = F.pad(heads, (0, distribution.max_length - heads.size(1)), value=NO_HEAD)
     given = (heads != NO_HEAD) & distribution.position_mask
-    return -distribution.log_prob_of_heads(heads), given.sum(-1)
+    return -distribution.log_prob_of_heads(heads, complete), given.sum(-1)
 
 
 def tree_supervision_term(
-    distribution: ArcDistribution, heads: Tensor, sentences: Tensor, path: Optional[str]
+    distribution: ArcDistribution,
+    heads: Tensor,
+    sentences: Tensor,
+    path: Optional[str],
+    complete: Optional[bool] = None,
 ) -> Tuple[Tensor, Tensor]:
     """The sums over a batch of the losses and numbers of :func:`tree_supervision_loss`.
+
+    With ``complete`` given, an accelerator is not waited for. Impossible heads raise when the backward pass has been
+    queued, or at once without a gradient.
 
     Args:
         distribution: over the heads of the words
         heads: ``[batch, words]``
         sentences: numbers of the sentences in their data set ``[batch]``
         path: the file of the heads, with a line for each sentence
+        complete: see :func:`tree_supervision_loss`
 
     Raises:
         ValueError: heads that no structure of the distribution has; the message names file and line
     """
-    cost, given = tree_supervision_loss(distribution, heads)
+    cost, given = tree_supervision_loss(distribution, heads, complete)
     cost = cost.masked_fill(given == 0, 0)
-    for index in cost.isinf().nonzero().flatten().tolist()[:1]:
-        line, reason = sentences[index].item() + 1, why_impossible(distribution, heads[index])
-        raise ValueError(f"--tree-supervision: {path}, line {line}: {reason}")
+    impossible = cost.detach().isinf()
+
+    def check() -> None:
+        for index in impossible.nonzero().flatten().tolist()[:1]:
+            line, reason = sentences[index].item() + 1, why_impossible(distribution, heads[index])
+            raise ValueError(f"--tree-supervision: {path}, line {line}: {reason}")
+
+    after_backward(cost, check)
     return cost.sum(), given.sum()
 
 
@@ -97,4 +115,5 @@ class TreeSupervision(Term):
             return nothing(sample["target"])
         for _, data in self._checked.unseen():
             check_trees(data, distribution)
-        return tree_supervision_term(distribution, heads, sample["id"], sample["source_heads_path"])
+        path, complete = sample["source_heads_path"], sample.get("source_heads_complete")
+        return tree_supervision_term(distribution, heads, sample["id"], path, complete)

@@ -73,18 +73,21 @@ class ArcDistribution(StructuredDistribution):
         scores = self.arc_scores.to(self._narrow_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
         return scores.to(self.compute_dtype)
 
-    def log_prob_of_heads(self, heads: Tensor) -> Tensor:
+    def log_prob_of_heads(self, heads: Tensor, complete: Optional[bool] = None) -> Tensor:
         """Log-probability of given heads, ``[*sample, *batch]``. Unknown heads are summed out: the result is the
         log-probability of all structures that agree with the known heads, −inf if there are none.
 
         Args:
             heads: integers ``[*sample, *batch, n]``, or broadcastable to it: the head of each word, 0 for the root, or
                 :data:`NO_HEAD` if it is unknown. Values in padding are ignored.
+            complete: whether the heads of all words are known, which makes the computation shorter; heads that are
+                unknown all the same then have log-probability −inf. ``None`` (default): the heads are looked at, for
+                which an accelerator has to be waited for.
 
         Raises:
             ValueError: heads of another shape.
         """
-        return self._log_prob_of_integers("heads", heads)
+        return self._log_prob_of_integers("heads", heads, complete)
 
     def as_integers(self, parts: Tensor) -> Tensor:
         """The head of each word, ``[*sample, *batch, n]``, 0 for the root; −1 in padding and where it has no head."""

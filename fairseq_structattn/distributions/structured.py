@@ -526,12 +526,14 @@ class StructuredDistribution(TorchInterface, ABC):
         with self._full_precision():
             return self._public(0 - self._surprisal(parts))
 
-    def _log_prob_of_integers(self, name: str, integers: Tensor) -> Tensor:
+    def _log_prob_of_integers(self, name: str, integers: Tensor, complete: Optional[bool] = None) -> Tensor:
         """log p of integers ``[*sample, *batch, n]`` or broadcastable to it, in which −1 is unknown and summed out;
-        −inf if no structure agrees with them."""
+        −inf if no structure agrees with them. ``complete`` says whether none is unknown; ``None``: it is looked up."""
         integers = self._broadcast_integers(name, integers)
         known = (integers != NOTHING) & self.position_mask
-        if has_values(known) and bool((known == self.position_mask).all()):
+        if complete is None:
+            complete = has_values(known) and bool((known == self.position_mask).all())
+        if complete:
             return self._log_prob(self.as_indicators(integers))
         values = torch.arange(self._num_values(), device=self.device)
         return self._log_prob_of_restricted(~known.unsqueeze(-1) | (integers.unsqueeze(-1) == values))

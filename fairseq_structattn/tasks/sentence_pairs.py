@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from fairseq_structattn.distributions.arcs import NO_HEAD
-from fairseq_structattn.tasks.source_heads import SourceHeads
+from fairseq_structattn.tasks.source_heads import SourceHeads, all_known
 
 SIDES = ("premise", "hypothesis")
 
@@ -47,7 +47,8 @@ class SentencePairs(FairseqDataset):
 
     A batch has ``"net_input"`` with ``"premise"`` and ``"hypothesis"``, tokens ``[batch, words]`` padded on the right,
     ``"target"``, indices of labels ``[batch]``, and ``"id"``. With heads of both sides ``"net_input"`` also has
-    ``"premise_heads"`` and ``"hypothesis_heads"``, padded with −1, and the batch ``"heads_path"``, the two files.
+    ``"premise_heads"`` and ``"hypothesis_heads"``, padded with −1, and the batch ``"heads_path"``, the two files, and
+    ``"heads_complete"``, whether the heads of all words are known, of each side.
 
     Args:
         premise: sentences, as fairseq loads them, without ``</s>``
@@ -97,8 +98,9 @@ class SentencePairs(FairseqDataset):
         }
         given = [heads for heads in self.heads if heads is not None]
         if len(given) == len(SIDES):
-            heads = [self._padded([item[f"{side}_heads"] for item in samples], NO_HEAD) for side in SIDES]
-            inputs["premise_heads"], inputs["hypothesis_heads"] = heads
+            heads = [[item[f"{side}_heads"] for item in samples] for side in SIDES]
+            inputs["premise_heads"], inputs["hypothesis_heads"] = (self._padded(each, NO_HEAD) for each in heads)
+            batch["heads_complete"] = [all_known(each) for each in heads]
             batch["heads_path"] = [heads.path for heads in given]
         return batch
 

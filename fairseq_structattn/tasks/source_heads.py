@@ -54,7 +54,8 @@ class SourceHeads:
 
 class WithSourceHeads(BaseWrapperDataset):
     """A data set of sentence pairs whose batches also hold ``"source_heads"``, ``[batch, words]`` padded on the right
-    with −1, and ``"source_heads_path"``, the name of their file.
+    with −1, ``"source_heads_complete"``, whether the heads of all words are known, and ``"source_heads_path"``, the
+    name of their file.
 
     Args:
         dataset: a data set whose batches have the numbers of their sentences in ``"id"``
@@ -71,8 +72,14 @@ class WithSourceHeads(BaseWrapperDataset):
         if batch:
             heads = [self.heads[index] for index in batch["id"].tolist()]
             batch["source_heads"] = torch.nn.utils.rnn.pad_sequence(heads, batch_first=True, padding_value=NO_HEAD)
+            batch["source_heads_complete"] = all_known(heads)
             batch["source_heads_path"] = self.heads.path
         return batch
+
+
+def all_known(heads: Sequence[Tensor]) -> bool:
+    """Whether no head ``[words]`` of any sentence is unknown."""
+    return not any(bool((each == NO_HEAD).any()) for each in heads)
 
 
 def _heads(path: str, number: int, line: str) -> np.ndarray:

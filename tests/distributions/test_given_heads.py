@@ -25,6 +25,18 @@ def test_two_words_by_hand():
 
 
 @pytest.mark.parametrize("kind", TREES)
+def test_whether_heads_are_complete_may_be_said(kind):
+    tree = kind(scores(), torch.tensor([4, 2, 3]))
+    heads = torch.tensor([[2, 0, 2, 3], [0, 1, -1, -1], [3, 3, 0, -1]])
+    expected = tree.log_prob_of_heads(heads)
+    for complete in (True, False):
+        torch.testing.assert_close(tree.log_prob_of_heads(heads, complete), expected)
+    heads[1, 1] = -1
+    assert tree.log_prob_of_heads(heads, False)[1] > expected[1]
+    assert tree.log_prob_of_heads(heads, True)[1] == -math.inf
+
+
+@pytest.mark.parametrize("kind", TREES)
 @pytest.mark.parametrize("roots", ["multi", "single"])
 def test_gradient_of_partial_heads_is_that_of_finite_differences(kind, roots):
     heads = torch.tensor([[2, -1, -1, 0], [-1, -1, -1, -1], [0, 1, -1, -1]])

@@ -45,7 +45,7 @@ def test_a_batch(data):
         [first + 1, pad, pad],
     ]
     assert batch["source_heads"].tolist() == [[2, 0, 2], [2, 0, -1], [0, -1, -1]]
-    assert batch["source_heads_path"].endswith("train.heads.words")
+    assert batch["source_heads_path"].endswith("train.heads.words") and batch["source_heads_complete"] is True
     assert dataset.sizes.tolist() == [3, 1, 2]
 
 

@@ -73,6 +73,7 @@ def test_heads_of_both_sides(data):
     assert batch["net_input"]["premise_heads"].tolist() == [[2, 0], [0, -1]]
     assert batch["net_input"]["hypothesis_heads"].tolist() == [[2, 3, 0, -1], [-1] * 4]
     assert [path.rsplit("/", 1)[1] for path in batch["heads_path"]] == ["train.heads.premise", "train.heads.hypothesis"]
+    assert batch["heads_complete"] == [True, False]
     assert "heads_path" not in valid.collater([valid[0]])
 
 

@@ -87,7 +87,7 @@ def test_batches_have_the_heads_of_their_sentences(data, options):
     batches = [batch for batch in made.get_batch_iterator(dataset, max_tokens=200).next_epoch_itr(shuffle=False)]
     assert sum(batch["nsentences"] for batch in batches) == 120
     for batch in batches:
-        assert batch["source_heads_path"].endswith("train.heads.src")
+        assert batch["source_heads_path"].endswith("train.heads.src") and batch["source_heads_complete"] is True
         words = batch["net_input"]["src_tokens"].ne(made.source_dictionary.pad()).sum(1) - 1
         assert batch["source_heads"].shape == (batch["nsentences"], words.max())
         expected = torch.arange(int(words.max())).expand_as(batch["source_heads"])
