@@ -21,6 +21,13 @@ SIZES = {
     "decoder_embed_dim": 16, "decoder_hidden_size": 16, "decoder_layers": 1, "decoder_out_embed_dim": 16,
 }  # fmt: skip
 CRF = ["--arch", "structattn_rnn_crf", *(f"--{name.replace('_', '-')}={size}" for name, size in SIZES.items())]
+TRANSFORMER = [
+    "--arch", "structattn_transformer", "--encoder-embed-dim", 16, "--encoder-ffn-embed-dim", 16, "--encoder-layers", 1,
+    "--encoder-attention-heads", 4, "--decoder-layers", 1, "--decoder-attention-heads", 4,
+    "--cross-attention-heads", "linear-chain:1,semi-markov:1,softmax",
+    "--encoder-self-attention-heads", "projective-tree:1,spanning-tree:1,softmax",
+    "--dropout", 0.2, "--attention-dropout", 0.2, "--attention-estimator", "straight-through",
+]  # fmt: skip
 OURS = ["--criterion", "structattn_label_smoothed_cross_entropy", "--pairwise-l2", "0.5"]
 OURS += ["--coverage-loss", "0.3", "--attention-entropy", "0.2"]
 ADAM = ["--optimizer", "adam", "--lr", "0.01"]
@@ -29,13 +36,14 @@ SGD = ["--optimizer", "sgd", "--lr", "0.5", "--clip-norm", "0"]
 # Neither the order of sentences nor chance may differ between one batch of 8 and two of 4.
 SAME_DATA = ["--dropout", "0", "--curriculum", "100", "--required-batch-size-multiple", "1", "--max-update", "5"]
 # Without the last option, fairseq's newer versions keep the batches of the first epoch, but make others on resuming.
-RESUMED = [*CRF, *OURS, *ADAM, "--batch-size", "16", "--log-interval", "1", "--update-epoch-batch-itr", "True"]
+RESUMED = [*OURS, *ADAM, "--batch-size", "16", "--log-interval", "1", "--update-epoch-batch-itr", "True"]
 # 120 sentences in batches of 16 are 8 updates: the interruption is in the middle of the second epoch.
 INTERRUPTED_AFTER, LAST_UPDATE = 12, 20
 SAVED = f"checkpoint_2_{INTERRUPTED_AFTER}.pt"
 # A larger epsilon than Adam's default, with which differences of rounding stay small where a gradient is almost 0.
-STEADY = [*RESUMED, "--adam-eps", "1e-3", "--max-update", LAST_UPDATE]
+STEADY = [*CRF, *RESUMED, "--adam-eps", "1e-3", "--max-update", LAST_UPDATE]
 FUSED = "structattn_adam"
+RESUMED_MODELS = {"rnn": CRF, "transformer": TRANSFORMER}
 # Buckets need a number of tokens, of which they make a number of sentences for each length.
 WIDE = ["--num-batch-buckets", "3", "--required-seq-len-multiple", "8", "--max-tokens", "256"]
 ADAPTIVE = ["--adaptive-softmax-cutoff", "8,16", "--criterion", "adaptive_loss", "--ddp-backend", "legacy_ddp"]
@@ -85,9 +93,6 @@ def runs(run_fairseq, tiny_corpus, tmp_path_factory):
         return generation(tiny_corpus, root, name, *args)
 
     commands = {
-        "uninterrupted": train("uninterrupted", *RESUMED, "--max-update", LAST_UPDATE),
-        "interrupted": train("resumed", *RESUMED, "--max-update", INTERRUPTED_AFTER),
-        "resumed": train("resumed", *RESUMED, "--max-update", LAST_UPDATE),
         "batches of 8": train("batches of 8", *CRF, *OURS, *SGD, *SAME_DATA, "--batch-size", 8),
         "two of 4": train("two of 4", *CRF, *OURS, *SGD, *SAME_DATA, "--batch-size", 4, "--update-freq", 2),
         "wide": train("wide", *CRF, *OURS, *ADAM, *WIDE, "--max-epoch", 3),
@@ -112,6 +117,22 @@ def runs_of_optimizers(run_fairseq, tiny_corpus, tmp_path_factory):
     for first, second in ((FUSED, FUSED), (FUSED, "adam"), ("adam", FUSED)):
         name = f"{first}, {second}"
         commands[name] = train(name, second, "--restore-file", root / first / SAVED)
+    return Runs(root, run_jobs(run_fairseq, commands))
+
+
+@pytest.fixture(scope="module", params=RESUMED_MODELS.values(), ids=RESUMED_MODELS)
+def resumed_runs(request, run_fairseq, tiny_corpus, tmp_path_factory):
+    """A training without and with an interruption."""
+    root = tmp_path_factory.mktemp("resumed")
+
+    def train(name, last_update):
+        return training(tiny_corpus, root, name, *request.param, *RESUMED, "--max-update", last_update)
+
+    commands = {
+        "uninterrupted": train("uninterrupted", LAST_UPDATE),
+        "interrupted": train("resumed", INTERRUPTED_AFTER),
+        "resumed": train("resumed", LAST_UPDATE),
+    }
     return Runs(root, run_jobs(run_fairseq, commands))
 
 
@@ -140,16 +161,16 @@ def leaves(tree, path=()):
 
 
 @pytest.mark.slow
-def test_resumed_training_logs_what_an_uninterrupted_one_does(runs):
-    expected, before, after = (updates(runs.output(name)) for name in ("uninterrupted", "interrupted", "resumed"))
+def test_resumed_training_logs_what_an_uninterrupted_one_does(resumed_runs):
+    expected, before, after = (updates(resumed_runs.output(name)) for name in resumed_runs.ended)
     assert sorted(before) == list(range(1, INTERRUPTED_AFTER + 1))
     assert sorted(after) == list(range(INTERRUPTED_AFTER + 1, LAST_UPDATE + 1))
     assert {**before, **after} == expected
 
 
 @pytest.mark.slow
-def test_resumed_training_ends_bit_for_bit_like_an_uninterrupted_one(runs):
-    assert_same_bits(runs.checkpoint("uninterrupted"), runs.checkpoint("resumed"))
+def test_resumed_training_ends_bit_for_bit_like_an_uninterrupted_one(resumed_runs):
+    assert_same_bits(*map(resumed_runs.checkpoint, ("uninterrupted", "resumed")))
 
 
 @pytest.mark.slow

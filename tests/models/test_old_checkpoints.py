@@ -1,4 +1,4 @@
-"""Checkpoints of version 0.1.0 load, and say what they said then; tests/helpers/make_checkpoints.py has made them."""
+"""Stored checkpoints load, and say what they said when they were made, by tests/helpers/make_checkpoints.py."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def flat(said):
 
 
 def test_there_is_one_of_each():
-    assert [path.stem for path in CHECKPOINTS] == sorted([*make_checkpoints.RNN, *make_checkpoints.OTHERS])
+    assert [path.stem for path in CHECKPOINTS] == sorted(make_checkpoints.NAMES)
 
 
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.stem)
