@@ -6,6 +6,7 @@ import pytest
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.logging import metrics
+from waiting import as_on_an_accelerator, waits
 
 import fairseq_structattn  # noqa: F401  (registers the criterion)
 from fairseq_structattn.criterions.parsing import right_heads
@@ -38,6 +39,7 @@ def sample(heads=HEADS):
         "ntokens": 5,
         "source_heads": heads,
         "source_heads_path": "heads",
+        "source_heads_complete": bool(heads[0].ne(-1).all() & heads[1, :2].ne(-1).all()),
     }
 
 
@@ -56,6 +58,16 @@ def test_loss_is_that_of_the_trees():
     values = logged.get_smoothed_values()
     assert values["loss"] == round(loss.item() / 5, 4)
     assert values["uas"] == 100 * right_heads(trees, HEADS).item() / 5
+
+
+@pytest.mark.parametrize("heads", [HEADS, torch.tensor([[2, 0, -1], [0, -1, -1]])])
+def test_nothing_is_waited_for_before_the_backward_pass(heads):
+    with as_on_an_accelerator():
+        trees = SpanningTree(torch.randn(2, 4, 3, requires_grad=True), LENGTHS)
+        made, model, batch = criterion(), Model(trees).train(), sample(heads)
+        assert not waits(lambda: made(model, batch))
+        del batch["source_heads_complete"]
+        assert waits(lambda: made(model, batch))
 
 
 def test_right_heads():

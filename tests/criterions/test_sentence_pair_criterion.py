@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from fairseq.criterions import CRITERION_REGISTRY
 from fairseq.logging import metrics
+from waiting import as_on_an_accelerator, waits
 
 import fairseq_structattn  # noqa: F401  (registers the criterion)
 from fairseq_structattn.distributions import ProjectiveTree
@@ -38,6 +39,7 @@ def sample(heads=None):
     if heads is not None:
         inputs["premise_heads"], inputs["hypothesis_heads"] = heads
         made["heads_path"] = ["p.heads", "h.heads"]
+        made["heads_complete"] = [bool(each.ne(-1).all()) for each in heads]
     return made
 
 
@@ -55,6 +57,15 @@ def test_loss_and_accuracy():
     assert values["accuracy"] == 50.0
     assert values["loss"] == round(loss.item() / 2 / torch.tensor(2.0).log().item(), 3)
     assert "tree_supervision" not in values
+
+
+def test_nothing_is_waited_for_before_the_backward_pass():
+    heads = torch.tensor([[2, 0, 2], [0, 1, 2]]), torch.tensor([[0, 1, -1], [-1, -1, -1]])
+    with as_on_an_accelerator():
+        made, batch, losses = criterion(tree_supervision=0.5), sample(heads), []
+        model = Model(tuple(ProjectiveTree(arcs.requires_grad_()) for arcs in (ARCS.clone(), -ARCS)))
+        assert not waits(lambda: losses.append(made(model, batch)[0]))
+        assert waits(losses[0].backward)
 
 
 def test_supervision_of_both_sides_in_the_first_epochs():

@@ -6,24 +6,16 @@ from argparse import Namespace
 import pytest
 import torch
 from building import DICTIONARY, batch, build, sentences
+from waiting import as_on_an_accelerator, waits
 
 from fairseq_structattn.criterions import StructuredLabelSmoothedCrossEntropy
 from fairseq_structattn.criterions.tree_supervision import tree_supervision_loss, why_impossible
-from fairseq_structattn.distributions import (
-    IndependentHeads,
-    ProjectiveTree,
-    SpanningTree,
-    finite_masks,
-    structured,
-    use_backend,
-)
+from fairseq_structattn.distributions import IndependentHeads, ProjectiveTree, SpanningTree
 
 PRESETS = ["tree", "flat", "tree_nonprojective"]
 # Arcs of two words, heads by words: 0→1→2, 0→2→1 and both on the root weigh 2·5, 3·7 and 2·3.
 WEIGHTS = torch.tensor([[[2.0, 3.0], [1.0, 5.0], [7.0, 1.0]]])
 SAMPLE = batch(sentences([6, 4, 5]), sentences([3, 5, 4], seed=1))
-# item() and bool() are the first of them, an index of booleans is the last.
-WAITING = {"aten::_local_scalar_dense", "aten::equal", "aten::masked_select", "aten::nonzero"}
 HEADS = torch.tensor([[2, 3, 0, 3, 4], [0, 1, 2, -1, -1], [4, 4, 4, 0, -1]])
 
 
@@ -114,40 +106,13 @@ def test_heads_are_recovered(arch):
     assert logs[-1] < 0.2 * logs[0]
 
 
-@pytest.fixture
-def as_on_an_accelerator(monkeypatch):
-    """Distributions read no values that they would not read on an accelerator."""
-    monkeypatch.setattr(finite_masks, "readable", lambda tensor: False)
-    made = structured._broadcast_lengths
-
-    def lengths_in_range(lengths, batch_shape, longest, device):
-        return made(None, batch_shape, longest, device) if lengths is None else lengths.expand(batch_shape)
-
-    monkeypatch.setattr(structured, "_broadcast_lengths", lengths_in_range)
-
-
-def waits(function):
-    """Names of the operations and methods in a function for which an accelerator would be waited for."""
-    found = set()
-
-    def noted(name, method):
-        return lambda *args, **kwargs: found.add(name) or method(*args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("cpu", "numpy", "tolist"):
-            patch.setattr(torch.Tensor, name, noted(name, getattr(torch.Tensor, name)))
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            function()
-    return found | {event.name for event in profile.events()} & WAITING
-
-
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize("arch", [*(f"structattn_rnn_{name}" for name in PRESETS), "transformer, trees"])
-def test_the_loss_is_there_before_a_value_is_read(as_on_an_accelerator, arch, complete):
+def test_the_loss_is_there_before_a_value_is_read(arch, complete):
     heads = HEADS.clone()
     heads[0, 1] = HEADS[0, 1] if complete else -1
     sample = {**with_heads(heads), "source_heads_complete": complete}
-    with use_backend("reference"):
+    with as_on_an_accelerator():
         model, losses = build(arch), []
         output = model(**sample["net_input"], return_posterior=True)
         model.forward = lambda **unused: output
