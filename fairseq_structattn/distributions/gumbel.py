@@ -5,6 +5,8 @@ from typing import NamedTuple, Optional, Sequence
 import torch
 from torch import Tensor
 
+EULER = 0.5772156649015329
+
 
 class RelaxedSample(NamedTuple):
     """Sampled structures and their relaxations, which have the gradient, both ``[*sample, *batch, *event]``."""
@@ -22,6 +24,11 @@ def gumbel_noise(shape: Sequence[int], like: Tensor, generator: Optional[torch.G
     device = like.device if generator is None else generator.device
     waiting = torch.empty(tuple(shape), dtype=like.dtype, device=device).exponential_(generator=generator)
     return -waiting.to(like.device).log()
+
+
+def centred_gumbel_noise(shape: Sequence[int], like: Tensor, generator: Optional[torch.Generator]) -> Tensor:
+    """:func:`gumbel_noise` less its mean, Euler's constant."""
+    return gumbel_noise(shape, like, generator) - EULER
 
 
 def relaxed_choice(logits: Tensor, temperature: float, generator: Optional[torch.Generator]) -> RelaxedSample:

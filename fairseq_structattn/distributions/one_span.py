@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from . import integers, linear_chain
 from .backend import implementation
+from .gumbel import RelaxedSample
+from .gumbel_crf import relaxed_states
 from .linear_chain.potentials import Potentials, mask_states
 from .pairwise import broadcasts, mask_edges
 from .registry import register_distribution
@@ -71,6 +73,7 @@ class OneSpan(StructuredDistribution):
         self._validate_potentials()
 
     selects_segments = True
+    has_rsample = True
 
     @classmethod
     def parameter_shapes(cls) -> Dict[str, Tuple[int, ...]]:
@@ -164,6 +167,14 @@ class OneSpan(StructuredDistribution):
     def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         states = self._algorithms().sample(self._chain(), sample_shape.numel(), generator=generator)
         return (states == INSIDE).to(self.compute_dtype).reshape(sample_shape + states.shape[1:])
+
+    def _relaxed_sample(
+        self, sample_shape: torch.Size, temperature: float, generator: Optional[torch.Generator]
+    ) -> RelaxedSample:
+        log_partition, states, edges = self._with_edges
+        possible = (log_partition > NEGATIVE_INFINITY)[..., None, None]
+        drawn = relaxed_states(states * possible, edges, self.lengths, sample_shape, temperature, generator)
+        return RelaxedSample(drawn.structures[..., INSIDE], drawn.relaxed[..., INSIDE])
 
     # The chain
 

@@ -215,10 +215,10 @@ class StructuredDistribution(TorchInterface, ABC):
         varies more. ``has_rsample`` says whether a distribution has it:
 
         * ``Categorical``, ``IndependentHeads``: Gumbel-softmax. Samples are exact.
-        * ``LinearChain``: Gumbel-CRF, see :mod:`.gumbel_crf`. Samples are exact.
-        * Trees: perturb-and-MAP, the best tree after Gumbel noise on the score of each arc, relaxed to the marginals of
-          these scores (Papandreou & Yuille, ICCV 2011; Corro & Titov, ICLR 2019, relax the same maximum). Samples are
-          not exact: their distribution is close to p, but not p.
+        * ``LinearChain``, ``OneSpan``: Gumbel-CRF, see :mod:`.gumbel_crf`. Samples are exact.
+        * Trees, ``SemiMarkov``: perturb-and-MAP, the best structure after Gumbel noise on the score of each arc, span
+          or segment, relaxed to the marginals of these scores (Papandreou & Yuille, ICCV 2011; Corro & Titov, ICLR
+          2019, relax the same maximum). Samples are not exact: their distribution is close to p, but not p.
 
         Args:
             sample_shape: ``()`` by default.

@@ -12,7 +12,7 @@ ESTIMATORS: Dict[str, str] = {
     EXPECTATION: "marginals, with their exact gradient",
     SAMPLE: "an exact sample, without a gradient for the scores",
     STRAIGHT_THROUGH: "an exact sample, with the gradient of the marginals",
-    RSAMPLE: "a sample of softmax, chains or trees, with the gradient of its relaxation",
+    RSAMPLE: "a sample of softmax, chains, spans, segments or trees, with the gradient of its relaxation",
     ARGMAX: "the most likely structure, without a gradient for the scores",
 }
 

@@ -6,10 +6,13 @@ import torch
 
 from fairseq_structattn.distributions import (
     Bernoulli,
+    BinaryTree,
     Categorical,
     IndependentHeads,
     LinearChain,
+    OneSpan,
     ProjectiveTree,
+    SemiMarkov,
     SpanningTree,
 )
 
@@ -43,9 +46,29 @@ def trees(kind, roots="multi"):
     return lambda scores: kind.from_scores(scores, LENGTHS, arc_scores=normal(4, 4, 3, seed=6), roots=roots)
 
 
-EXACT = {"categorical": categorical, "chain": chain, "states": states, "independent heads": independent}
+def span(scores):
+    return OneSpan(scores, torch.tensor([0.5], dtype=torch.double), LENGTHS.clamp(min=1))
+
+
+def segments(scores):
+    return SemiMarkov.from_scores(scores, LENGTHS, normal(2, 2, seed=7), normal(2, 2, seed=1))
+
+
+def binary_trees(scores):
+    return BinaryTree(2 * scores.unsqueeze(-1) * normal(4, 3, 3, seed=8), LENGTHS)
+
+
+EXACT = {
+    "categorical": categorical,
+    "chain": chain,
+    "states": states,
+    "one span": span,
+    "independent heads": independent,
+}
 KINDS = {
     **EXACT,
+    "segments": segments,
+    "binary trees": binary_trees,
     "projective trees": trees(ProjectiveTree),
     "spanning trees": trees(SpanningTree),
     "single root": trees(SpanningTree, "single"),
@@ -111,6 +134,13 @@ def test_gradients_point_where_those_of_the_expectation_do(kind, scores, tempera
     assert 0.2 < found.norm() / expected.norm() < 5
 
 
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
+def test_relaxations_are_the_structures_at_a_low_temperature(kind, scores, temperature):
+    drawn = kind(scores)._relaxed_sample(torch.Size((20,)), temperature, generator())
+    difference = (drawn.relaxed - drawn.structures).abs().flatten(1).amax(1)
+    assert (difference < 0.01).double().mean() > 0.8 if temperature < 1 else (difference > 0.01).all()
+
+
 def test_no_state_of_a_neighbour_is_relaxed():
     """Of a chain whose first state follows from the second: its relaxation does, too."""
     coupled = LinearChain(torch.zeros(2, requires_grad=True), torch.tensor([[0.0, -30.0], [-30.0, 0.0]]))
@@ -130,13 +160,33 @@ def test_forbidden_and_impossible_parts(scores):
     assert gradient[:2].isfinite().all() and gradient[0, 1] == 0 and gradient[1, 2] == 0
     impossible = Categorical(torch.full((2, 3), -float("inf")))
     assert not impossible.rsample((4,)).any()
-    dead = LinearChain(torch.zeros(2), torch.full((2, 2), -float("inf")))
-    assert not dead.rsample((4,)).any()
+    dead = torch.full((2, 2), -float("inf"))
+    assert not LinearChain(torch.zeros(2), dead).rsample((4,)).any()
+    assert not SemiMarkov(torch.zeros(2, 1, 2), dead).rsample((4,)).any()
+    assert not BinaryTree(dead).rsample((4,)).any()
+
+
+@pytest.mark.parametrize("kind", [span, segments], ids=["one span", "segments"])
+@pytest.mark.parametrize("mask", [-float("inf"), -1e9])
+def test_forbidden_and_broken_positions(kind, mask, scores):
+    given = scores.detach().clone()
+    given[0, 1] = mask
+    given[1, 2] = float("nan")  # in padding
+    given[2, 0] = float("nan")
+    given.requires_grad_()
+    distribution = kind(given)
+    drawn = distribution.rsample((50,), generator=generator())
+    assert not distribution.selected_positions(drawn.detach())[:, 0, 1].any() and drawn[:, 2].isnan().any()
+    (gradient,) = torch.autograd.grad((drawn[:, :2] * normal(*drawn.shape[2:], seed=9)).sum(), given)
+    assert gradient[:2].isfinite().all() and gradient[0, 1] == 0 and gradient[0].any() and gradient[1, 2] == 0
 
 
 def test_empty_sequences():
-    chain, tree = LinearChain(torch.zeros(2, 0), torch.zeros(2, 2)), ProjectiveTree(torch.zeros(2, 1, 0))
-    for distribution in (Categorical(torch.zeros(2, 0)), chain, tree):
+    tables = torch.zeros(2, 2)
+    chain, segments = LinearChain(torch.zeros(2, 0), tables), SemiMarkov(torch.zeros(2, 0, 2, 2), tables)
+    trees = ProjectiveTree(torch.zeros(2, 1, 0)), BinaryTree(torch.zeros(2, 0, 0))
+    one_span = OneSpan(torch.zeros(2, 0), torch.zeros(1))
+    for distribution in (Categorical(torch.zeros(2, 0)), chain, one_span, segments, *trees):
         assert distribution.rsample((3,)).shape == (3, 2) + distribution.event_shape
 
 

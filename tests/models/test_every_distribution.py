@@ -27,6 +27,16 @@ def test_the_others_of_a_batch_do_not_matter(model):
 
 
 def test_gradients_reach_every_parameter(model):
+    check_gradients(model)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN_NAMES if get_distribution(name).has_rsample])
+def test_gradients_of_samples_reach_every_parameter(name):
+    options = dict(attention_distribution=name, attention_normalize="sum", attention_estimator="rsample")
+    check_gradients(build("structattn_rnn", **options).double())
+
+
+def check_gradients(model):
     loss = log_probs(model.train(), batch(SOURCES, TARGETS)).sum()
     loss.backward()
     for name, parameter in model.named_parameters():

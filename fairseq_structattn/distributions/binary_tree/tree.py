@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import finite_masks
 from ..backend import implementation
+from ..gumbel import RelaxedSample, gumbel_noise
 from ..registry import register_distribution
 from ..semirings import NEGATIVE_INFINITY
 from ..structured import StructuredDistribution, cached
@@ -74,6 +75,8 @@ class BinaryTree(StructuredDistribution):
     def span_scores(self) -> Tensor:
         """The scores as given, ``[*batch, n, n]``."""
         return self._given["span_scores"]
+
+    has_rsample = True
 
     # Hooks of attention
 
@@ -159,6 +162,14 @@ class BinaryTree(StructuredDistribution):
         found = self._algorithms().sample(*self._problem(), sample_shape.numel(), generator=generator)
         found = found.reshape(sample_shape + self.batch_shape + (self.max_length,))
         return self._spans_of(found).to(self.compute_dtype)
+
+    def _relaxed_sample(
+        self, sample_shape: torch.Size, temperature: float, generator: Optional[torch.Generator]
+    ) -> RelaxedSample:
+        (scores,) = self._usable_potentials
+        perturbed = scores + gumbel_noise(sample_shape + scores.shape, scores, generator)
+        best = BinaryTree(perturbed.detach(), self.lengths).argmax
+        return RelaxedSample(best, BinaryTree(perturbed / temperature, self.lengths).marginals)
 
     def _potentials(self) -> Tuple[Tensor, ...]:
         scores = self.span_scores.to(self.compute_dtype)

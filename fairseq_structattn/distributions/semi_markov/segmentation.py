@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import finite_masks
 from ..backend import implementation
+from ..gumbel import RelaxedSample, centred_gumbel_noise
 from ..integers import NOTHING
 from ..pairwise import broadcasts, check_pairwise, mask_edges
 from ..registry import register_distribution
@@ -124,6 +125,7 @@ class SemiMarkov(StructuredDistribution):
     # Hooks of attention
 
     selects_segments = True
+    has_rsample = True
     shape_options = ("max_segment_length",)
 
     @classmethod
@@ -330,6 +332,16 @@ class SemiMarkov(StructuredDistribution):
     def _sample(self, sample_shape: torch.Size, generator: Optional[torch.Generator]) -> Tensor:
         values = self._algorithms().sample(*self._problem(), sample_shape.numel(), generator=generator)
         return self._indicators(values.reshape(sample_shape + values.shape[1:]))
+
+    def _relaxed_sample(
+        self, sample_shape: torch.Size, temperature: float, generator: Optional[torch.Generator]
+    ) -> RelaxedSample:
+        scores, pairwise, _ = self._problem()
+        # Each segment adds noise, so noise of another mean would prefer many segments, or few.
+        perturbed = scores + centred_gumbel_noise(sample_shape + scores.shape, scores, generator)
+        best = SemiMarkov(perturbed.detach(), pairwise.detach(), self.lengths).argmax
+        relaxed = SemiMarkov(perturbed / temperature, pairwise / temperature, self.lengths)
+        return RelaxedSample(best, relaxed.marginals)
 
     def _indicators(self, values: Tensor) -> Tensor:
         segments = parts.of_integers(values, self.max_segment_length, self.num_labels, self.lengths)
