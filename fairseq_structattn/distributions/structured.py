@@ -218,7 +218,8 @@ class StructuredDistribution(TorchInterface, ABC):
         * ``LinearChain``, ``OneSpan``: Gumbel-CRF, see :mod:`.gumbel_crf`. Samples are exact.
         * Trees, ``SemiMarkov``: perturb-and-MAP, the best structure after Gumbel noise on the score of each arc, span
           or segment, relaxed to the marginals of these scores (Papandreou & Yuille, ICCV 2011; Corro & Titov, ICLR
-          2019, relax the same maximum). Samples are not exact: their distribution is close to p, but not p.
+          2019, relax the same maximum). Samples are not exact: their distribution is not p, and further from it for
+          longer inputs.
 
         Args:
             sample_shape: ``()`` by default.
