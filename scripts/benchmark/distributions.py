@@ -367,7 +367,7 @@ JOBS = {
     "cpu": [
         *(Job("binary chain", binary_chains, (3200, n), thorough=n <= 50) for n in GROWTH),
         *(Job(f"binary chain, {name}", quantity_of_chains(of), (3200, 50), thorough=False) for name, of in QUANTITIES),
-        Job("chain of 25 states", state_chains, (64, 19, 25, 25)),
+        *(Job(f"chain of {states} states", state_chains, (64, 19, states, states)) for states in (25, 50, 100)),
         # Of 32 trees of 200 words the tapes of the other libraries take more than 16 GB.
         *(Job("projective tree", PROJECTIVE, (32 if n < 200 else 8, n + 1, n), thorough=n <= 50) for n in GROWTH),
         *(Job("binary tree", constituents, (32 if n < 200 else 8, n, n), thorough=n <= 50) for n in GROWTH),

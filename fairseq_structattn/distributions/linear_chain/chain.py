@@ -171,7 +171,6 @@ class LinearChain(StructuredDistribution):
     @cached
     def edge_marginals(self) -> Tensor:
         """p(z_i = a, z_{i+1} = b), ``[*batch, n-1, K, K]``; exactly 0 on edges that touch padding."""
-        # The CPU kernels always compute in float64.
         dtype = self.compute_dtype if prefers_float32(self.device) else self._quick_dtype()
         exact = dtype == self.compute_dtype
         edges = (self._with_edges if exact else self._expectations(dtype))[2]
@@ -239,8 +238,10 @@ class LinearChain(StructuredDistribution):
         return log_partition, marginals[..., 1] if self._binary and not chain.binary else marginals
 
     def _quick_dtype(self) -> torch.dtype:
-        # On a GPU the scores of states are sums, which float32 would round.
-        return self._narrow_dtype if self._binary else self.compute_dtype
+        # The CPU kernels compute in float64 whatever they read. On a GPU the scores of states are sums, which float32
+        # would round. Of a shared table nothing is to be saved.
+        narrow = self._binary or (self.pairwise.dim() > 2 and not prefers_float32(self.device))
+        return self._narrow_dtype if narrow else self.compute_dtype
 
     def _log_normaliser(self) -> Tensor:
         if prefers_float32(self.device):
@@ -363,10 +364,12 @@ class LinearChain(StructuredDistribution):
         return implementation(__package__, self.device)
 
     def _scores(self, dtype: torch.dtype) -> Potentials:
-        """The argument of implementations, with the unary scores of a binary chain in ``dtype``."""
+        """The argument of implementations, with the unary scores of a binary chain, or the pairwise scores of another,
+        in ``dtype``."""
         if self._moderate is None:
-            unary, pairwise, start, end = self.unary.to(dtype), self._masked_pairwise, self.start, self.end
-            start, end = (None if scores is None else scores.to(self.compute_dtype) for scores in (start, end))
+            wide = self.compute_dtype
+            unary, pairwise = self.unary.to(dtype if self._binary else wide), self._masked_pairwise_in(dtype)
+            start, end = (None if scores is None else scores.to(wide) for scores in (self.start, self.end))
         else:
             unary, pairwise, start, end = self._usable_potentials
         return Potentials(unary, pairwise, self.lengths, self._real, start, end)
@@ -423,6 +426,11 @@ class LinearChain(StructuredDistribution):
     def _masked_pairwise(self) -> Tensor:
         pairwise = self.pairwise.to(self.compute_dtype)
         return pairwise if pairwise.dim() == 2 else mask_edges(pairwise, self._real)
+
+    def _masked_pairwise_in(self, dtype: torch.dtype) -> Tensor:
+        if self._binary or dtype == self.compute_dtype:
+            return self._masked_pairwise
+        return mask_edges(self.pairwise.to(dtype), self._real)
 
     def _boundary(self, scores: Optional[Tensor]) -> Tensor:
         shape = self.batch_shape + (self.num_states,)

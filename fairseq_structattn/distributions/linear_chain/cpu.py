@@ -21,7 +21,7 @@ def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, T
     if two and chain.binary and chain.start is None and chain.end is None:
         unary, pairwise, lengths = chain.unary.unsqueeze(-1), chain.pairwise, chain.lengths
     else:
-        unary, pairwise, lengths = chain.states()
+        unary, pairwise, lengths = chain.scores_of_states(), chain.pairwise, chain.lengths
     log_partition, marginals, edges = (cpu_binary if two else cpu_states).expectations(
         unary, pairwise, lengths, with_edges
     )

@@ -40,18 +40,19 @@ def expectations(
 ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, marginals ``[*batch, n, K]`` and, if asked for, edge marginals ``[*batch, n-1, K, K]``.
 
-    Differentiable any number of times. Computed in float64, whatever the dtype; marginals are exactly 0 in padding.
+    Differentiable any number of times. Computed in float64, whatever the dtypes; edge marginals have that of
+    ``pairwise``, the others that of ``unary``. Marginals are exactly 0 in padding.
 
     Args:
         unary: ``[*batch, n, K]``, n > 0, float32 or float64; anything in padding.
-        pairwise: ``[K, K]``, or ``[…, n-1, K, K]`` with leading dimensions that broadcast to ``batch``, in the dtype of
-            ``unary``; anything in padding.
+        pairwise: ``[K, K]``, or ``[…, n-1, K, K]`` with leading dimensions that broadcast to ``batch``, float32 or
+            float64; anything in padding.
         lengths: integers ``[*batch]``.
     """
     batch_shape, dtype = unary.shape[:-2], unary.dtype
     log_partition, marginals, edges = operation(*_problem(unary, pairwise, lengths), with_edges)
     if with_edges:
-        edges = edges.to(dtype).reshape(batch_shape + edges.shape[1:])
+        edges = edges.reshape(batch_shape + edges.shape[1:])
     return log_partition.to(dtype).reshape(batch_shape), marginals.to(dtype).reshape(unary.shape), edges
 
 
@@ -88,8 +89,9 @@ def sample(
 
 def _problem(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     n, states = unary.shape[-2:]
+    # Tables are the largest tensors by far: kernels read and write them as they are.
     tables = tables_of_chains(pairwise, unary.shape[:-2])
-    return unary.double().reshape(-1, n, states), tables.double(), lengths.reshape(-1)
+    return unary.double().reshape(-1, n, states), tables, lengths.reshape(-1)
 
 
 def _run(kernel, chains: int, *tensors: Tensor) -> None:
@@ -97,8 +99,8 @@ def _run(kernel, chains: int, *tensors: Tensor) -> None:
 
 
 class _Expectations(Operation):
-    """unary ``[chains, n, K]``, tables ``[chains or 1, n-1 or 1, K, K]``, lengths ``[chains]`` → log Z, marginals, edge
-    marginals (or ``None``), in float64."""
+    """unary ``[chains, n, K]``, tables ``[chains or 1, n-1 or 1, K, K]``, lengths ``[chains]`` → log Z and marginals in
+    float64, edge marginals (or ``None``) in the dtype of the tables."""
 
     name = "chain_of_states"
     arguments = "Tensor unary, Tensor tables, Tensor lengths, bool with_edges"
@@ -108,27 +110,30 @@ class _Expectations(Operation):
         chains, n, states = unary.shape
         log_partition, marginals = unary.new_zeros(chains), unary.new_zeros(unary.shape)
         left, right = unary.new_empty(unary.shape), unary.new_empty(unary.shape)
-        edges = unary.new_zeros(chains if with_edges else 0, n - 1, states, states)
+        edges = tables.new_empty(chains if with_edges else 0, n - 1, states, states)
         _run(_forward, chains, unary, tables, lengths, log_partition, left, right, marginals, edges)
         return log_partition, marginals, edges if with_edges else None, left, right
 
     def gradient(self, inputs, outputs, upstream, one_table_each=False):
         (_, tables, lengths, _), (log_partition, marginals, _, left, right) = inputs, outputs
         grad_log_partition, grad_marginals, grad_edges = upstream
-        chains, states = marginals.shape[0], marginals.shape[2]
+        chains, n, states = marginals.shape
         upstream = (
             marginals.new_zeros(chains) if grad_log_partition is None else grad_log_partition,
             torch.zeros_like(marginals) if grad_marginals is None else grad_marginals,
-            marginals.new_zeros(1, 1, states, states) if grad_edges is None else grad_edges,
+            tables.new_zeros(1, 1, states, states) if grad_edges is None else grad_edges,
         )
-        grad_unary, grad_tables = torch.zeros_like(marginals), marginals.new_zeros(chains, *tables.shape[1:])
+        # Gradients that many edges or chains share are summed in float64.
+        own = tables.shape[:2] == (chains, n - 1)
+        grad_tables = (tables if own else marginals).new_empty(chains, *tables.shape[1:])
+        grad_unary = torch.zeros_like(marginals)
         state = tables, lengths, log_partition, left, right, marginals
         _run(_backward, chains, *state, *upstream, grad_unary, grad_tables)
-        return grad_unary, grad_tables if one_table_each else grad_tables.sum_to_size(tables.shape)
+        return grad_unary, grad_tables if one_table_each else grad_tables.sum_to_size(tables.shape).to(tables.dtype)
 
     def shapes(self, unary, tables, lengths, with_edges):
         (chains, n, states), messages = unary.shape, unary.new_empty(unary.shape)
-        edges = unary.new_empty((chains, n - 1, states, states) if with_edges else 0)
+        edges = tables.new_empty((chains, n - 1, states, states) if with_edges else 0)
         return (unary.new_empty(chains), messages, edges, torch.empty_like(messages), torch.empty_like(messages))
 
     def parts(self, unary, tables):
@@ -157,21 +162,21 @@ def _forward(first, stride, unary, tables, lengths, log_partition, left, right, 
             _exponentials(table, n if tables.shape[0] == 1 else length, weights, largest)
         log_partition[chain] = _left_messages(unary[chain], table, weights, largest, length, left[chain])
         if length == 0 or log_partition[chain] == NEGATIVE_INFINITY:
-            continue
+            length = 0
+        for i in range(max(length - 1, 0), n - 1 if edges.shape[0] > 0 else 0):
+            _clear(edges[chain, i])
         row[:] = 0
         for done in range(length):
             i = length - 1 - done
             if done > 0:
                 e = _shared(i, tables.shape[1])
                 _from_right(right[chain, i + 1], table[e], weights[e], largest[e], row)
+                if edges.shape[0] > 0:
+                    _edge_marginals(left[chain, i], table[e], weights[e], right[chain, i + 1], edges[chain, i])
             _softmax(left[chain, i], row, marginals[chain, i])
             for a in range(states):
                 right[chain, i, a] = row[a] + unary[chain, i, a]
             _subtract_maximum(right[chain, i])
-        if edges.shape[0] > 0:
-            for i in range(length - 1):
-                e = _shared(i, tables.shape[1])
-                _edge_marginals(left[chain, i], table[e], weights[e], right[chain, i + 1], edges[chain, i])
 
 
 @kernel
@@ -186,6 +191,8 @@ def _backward(
         length, table = lengths[chain], tables[_shared(chain, tables.shape[0])]
         if tables.shape[0] > 1 or chain == first:
             _exponentials(table, n if tables.shape[0] == 1 else length, weights, largest)
+        for e in range(grad_tables.shape[1]):
+            _clear(grad_tables[chain, e])
         if length == 0 or log_partition[chain] == NEGATIVE_INFINITY:
             continue
         p, g, g_edges = marginals[chain], grad_marginals[chain], grad_edges[_shared(chain, grad_edges.shape[0])]
@@ -203,11 +210,10 @@ def _backward(
             if done > 0:
                 for b in range(states):
                     after[b] += g[i + 1, b]
-                _table_gradient(
-                    edges[i], g_edges[_shared(i, g_edges.shape[0])], before[i], after, offset,
+                _expected_after(
+                    edges[i], g_edges[_shared(i, g_edges.shape[0])], p[i], before[i], offset, after,
                     grad_tables[chain, _shared(i, tables.shape[1])],
                 )  # fmt: skip
-                _expected_after(edges[i], g_edges[_shared(i, g_edges.shape[0])], p[i], after)
             for a in range(states):
                 grad_unary[chain, i, a] = p[i, a] * (before[i, a] + after[a] + offset)
 
@@ -286,11 +292,15 @@ def _left_messages(unary, table, weights, largest, length, left):
 
 @subroutine
 def _exponentials(table, length, weights, largest):
+    highest = np.empty(table.shape[1])
     for e in range(min(table.shape[0], length)):
-        shift = NEGATIVE_INFINITY
+        highest[:], shift = NEGATIVE_INFINITY, NEGATIVE_INFINITY
+        # Maxima of columns first, which are independent of each other.
         for a in range(table.shape[1]):
             for b in range(table.shape[1]):
-                shift = max(shift, table[e, a, b])
+                highest[b] = max(highest[b], table[e, a, b])
+        for b in range(table.shape[1]):
+            shift = max(shift, highest[b])
         largest[e] = 0.0 if shift == NEGATIVE_INFINITY else shift
         for a in range(table.shape[1]):
             for b in range(table.shape[1]):
@@ -373,24 +383,31 @@ def _softmax(left, right, p):
 @subroutine
 def _edge_marginals(left, table, weights, right, edge):
     states = left.shape[0]
-    scaled, total = _exponentials_of(right), 0.0
+    scaled, scales, total = _exponentials_of(right), _exponentials_of(left), 0.0
     for a in range(states):
-        scale = exp(left[a])
-        for b in range(states):
-            edge[a, b] = scale * weights[a, b] * scaled[b]
-            total += edge[a, b]
-    if not total >= LEAST_SUM:
-        best, total = NEGATIVE_INFINITY, 0.0
+        total += scales[a] * _dot(weights[a], scaled)
+    if total >= LEAST_SUM:
         for a in range(states):
+            scale = scales[a] / total
             for b in range(states):
-                best = max(best, left[a] + table[a, b] + right[b])
-        for a in range(states):
-            for b in range(states):
-                edge[a, b] = exp(left[a] + table[a, b] + right[b] - best)
-                total += edge[a, b]
+                edge[a, b] = scale * weights[a, b] * scaled[b]
+    else:
+        _edge_marginals_of_logarithms(left, table, right, edge)
+
+
+@subroutine
+def _edge_marginals_of_logarithms(left, table, right, edge):
+    states = left.shape[0]
+    best, total = NEGATIVE_INFINITY, 0.0
     for a in range(states):
         for b in range(states):
-            edge[a, b] /= total
+            best = max(best, left[a] + table[a, b] + right[b])
+    for a in range(states):
+        for b in range(states):
+            total += exp(left[a] + table[a, b] + right[b] - best)
+    for a in range(states):
+        for b in range(states):
+            edge[a, b] = exp(left[a] + table[a, b] + right[b] - best) / total
 
 
 @subroutine
@@ -405,21 +422,23 @@ def _expected_before(edge, g, p, before, after):
 
 
 @subroutine
-def _expected_after(edge, g, p, after):
-    """R at the left end of an edge from R + g at its right end, in place."""
+def _expected_after(edge, g, p, before, offset, after, grad_table):
+    """R at the left end of an edge from R + g at its right end, in place, and the gradient of the edge's scores."""
     behind = after.copy()
     for a in range(p.shape[0]):
-        total = 0.0
+        total, others = 0.0, before[a] + offset
         for b in range(p.shape[0]):
-            total += edge[a, b] * (behind[b] + g[a, b])
+            value = behind[b] + g[a, b]
+            total += edge[a, b] * value
+            grad_table[a, b] += edge[a, b] * (value + others)
         after[a] = total / p[a] if p[a] > 0 else 0.0
 
 
 @subroutine
-def _table_gradient(edge, g, before, after, offset, grad_table):
-    for a in range(before.shape[0]):
-        for b in range(before.shape[0]):
-            grad_table[a, b] += edge[a, b] * (before[a] + g[a, b] + after[b] + offset)
+def _clear(table):
+    for a in range(table.shape[0]):
+        for b in range(table.shape[1]):
+            table[a, b] = 0
 
 
 @subroutine

@@ -18,7 +18,8 @@ LARGEST_PAIRWISE = 2.0**20
 class Potentials:
     """Scores of a chain as given, in float64, or in float32 on devices without it.
 
-    The unary scores of a binary chain may be float32 if the results need no higher precision.
+    The unary scores of a binary chain, or the pairwise scores of another, may be float32 if the results need no higher
+    precision.
 
     Args:
         unary: ``[*batch, n, K]``, or ``[*batch, n]`` of a binary chain: the score of state 1, where state 0 scores 0;
@@ -46,12 +47,17 @@ class Potentials:
         self.num_states = pairwise.shape[-1]
 
     def states(self) -> Tuple[Tensor, Tensor, Tensor]:
-        """Scores of states ``[*batch, n, K]``, including those of the ends, 0 in padding; pairwise scores; lengths."""
-        unary = self.unary.to(self.pairwise.dtype)
+        """:meth:`scores_of_states`, pairwise scores and lengths, in one dtype."""
+        unary = self.scores_of_states()
+        return unary, self.pairwise.to(unary.dtype), self.lengths
+
+    def scores_of_states(self) -> Tensor:
+        """Scores of states ``[*batch, n, K]``, including those of the ends, 0 in padding; in float64, see the class."""
+        unary = self.unary.to(torch.promote_types(self.unary.dtype, self.pairwise.dtype))
         unary = mask_states(torch.stack((torch.zeros_like(unary), unary), -1) if self.binary else unary, self.real)
         for scores, where in self._ends():
             unary = unary + scores.unsqueeze(-2).masked_fill(~where.unsqueeze(-1), 0)
-        return unary, self.pairwise, self.lengths
+        return unary
 
     def given_form(self, states: Tensor) -> Tensor:
         """States ``[*batch, n, K]`` in the shape of ``unary``."""
