@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks and times on a GPU, without network: the kernels beside torch-struct and plain PyTorch, training steps in float32,
-# float16 and bfloat16, whether training in float16 holds, and the kernels against the reference. About 7 minutes.
+# float16 and bfloat16, whether training in float16 holds, and the kernels against the reference. About 8 minutes.
 #
 #   bash scripts/gpu_check.sh [WORK_DIR]              results: scripts/benchmark/results/<card>.json
 #   bash scripts/gpu_check.sh --dry-run [WORK_DIR]    the same commands without a GPU, reduced 16 times, the kernels in Triton's
@@ -66,7 +66,7 @@ rm -rf "$work/formulas/bin"
 "$python" -m fairseq_cli.preprocess --source-lang prefix --target-lang infix --trainpref "$work/formulas/train" \
     --destdir "$work/formulas/bin" > "$work/preprocess.log" 2>&1 || { tail -n 20 "$work/preprocess.log"; exit 1; }
 
-systems="lstm,luong_general,crf,flat,tree,tree_nonprojective"
+systems="lstm,luong_general,luong_general_input_feeding,luong_general_input_feeding_graphs,crf,flat,tree,tree_nonprojective"
 steps=("$work/formulas/bin" --systems "$systems" --source-length 40 --batch-size 32 --batches 3 --rounds 5 --device $device
     --reduce $reduce --output "$work/training_speed.json")
 held=("$work/formulas/bin" --systems "$systems" --precisions fp16 --batches 5 --device $device --reduce $reduce
@@ -82,7 +82,7 @@ part "training steps in bfloat16" $benchmark/training_speed.py "${steps[@]}" --p
 side_by_side=()
 if [[ -z "$dry" ]] && "$python" -c "import xdist" 2> /dev/null; then side_by_side=(-n 8 --dist load); fi
 part "kernels against the reference" -m pytest -q -p no:cacheprovider tests/distributions/test_gpu_kernels.py \
-    tests/modules/test_recurrent.py -k "$only" "${side_by_side[@]}" --junitxml "$work/tests.xml"
+    tests/modules/test_recurrent.py tests/modules/test_captured.py tests/models/test_decoder_graphs.py -k "$only" "${side_by_side[@]}" --junitxml "$work/tests.xml"
 
 say "report"
 cat "$work/report.log"

@@ -1,5 +1,6 @@
 """``structattn_rnn``: a recurrent encoder-decoder whose attention is any distribution of this package."""
 
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -9,10 +10,11 @@ from fairseq.modules import AdaptiveSoftmax
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution
+from fairseq_structattn.models.decoder_graphs import DecoderGraphs, Looped
 from fairseq_structattn.models.pretrained import is_built_for_checkpoint, load_pretrained
 from fairseq_structattn.models.renamed_parameters import SOURCE_ATTENTION, rename
 from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
-from fairseq_structattn.modules.attention import Attend, AttentionSource, StructuredAttention
+from fairseq_structattn.modules.attention import Attend, AttentionSource, AttentionSteps, StructuredAttention
 from fairseq_structattn.modules.bridge import STARTS
 from fairseq_structattn.modules.embeddings import TiedOutput, WordEmbedding
 from fairseq_structattn.modules.estimators import Estimator
@@ -58,7 +60,8 @@ class DecoderStep(NamedTuple):
 class Decoded(NamedTuple):
     """The results of the target steps of a call: features ``[tgt_len, batch, output_dim]``, weights ``[batch, tgt_len,
     src_len]`` and their distribution (None without attention). The next call starts from the other fields: the state,
-    the features fed to its first step, and coverage ``[batch, src_len, size]`` (or None)."""
+    the features fed to its first step, and coverage ``[batch, src_len, size]`` (or None). Where target steps ran one
+    after the other, `attend` has the attention of each."""
 
     features: Tensor
     weights: Optional[Tensor]
@@ -66,6 +69,7 @@ class Decoded(NamedTuple):
     state: State
     feed: Tensor
     coverage: Optional[Tensor]
+    attend: Optional[AttentionSteps] = None
 
 
 @register_model("structattn_rnn", dataclass=RNNOptions)
@@ -267,6 +271,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         self.dropout_in = options.dropout_of("decoder_dropout_in")
         self.dropout_out = options.dropout_of("decoder_dropout_out")
         self.max_target_positions = options.max_target_positions
+        self.graphs = DecoderGraphs() if options.decoder_graphs else None
         self.query_previous = options.attention_query == "previous"
         self.has_coverage = attention is not None and attention.coverage is not None
         embed_dim, hidden_size = embed_tokens.embedding_dim, options.decoder_hidden_size
@@ -357,6 +362,8 @@ class RNNDecoder(FairseqIncrementalDecoder):
         start = self._initial_state(encoder_out, embedded) if cached is None else self._unpack(cached)
         one_by_one = self.query_previous or self.feed_dim or self.has_coverage
         run = self._step_by_step if one_by_one else self._all_at_once
+        if self.graphs is not None and self._is_training_step(incremental_state) and self.graphs.takes(embedded):
+            run = partial(self._from_graphs, self.graphs)
         decoded = run(embedded, *start, encoder_out.source)
         self.set_incremental_state(incremental_state, "decoder", self._pack(decoded))
         features, weights = decoded.features, decoded.weights
@@ -410,7 +417,40 @@ class RNNDecoder(FairseqIncrementalDecoder):
             features = self._read_out(self.readout, hidden, torch.stack(contexts), embedded)
         if attend is None:
             return Decoded(features, None, lambda: None, state, feed, None)
-        return Decoded(features, attend.weights(), attend.posterior, state, feed, attend.coverage)
+        return Decoded(features, attend.weights(), attend.posterior, state, feed, attend.coverage, attend)
+
+    def _is_training_step(self, incremental_state: Optional[IncrementalState]) -> bool:
+        return incremental_state is None and self.training and torch.is_grad_enabled()
+
+    def _from_graphs(
+        self,
+        graphs: DecoderGraphs,
+        embedded: Tensor,
+        state: State,
+        feed: Tensor,
+        coverage: Optional[Tensor],
+        source: AttentionSource,
+    ) -> Decoded:
+        """:meth:`_step_by_step` in a training step, from CUDA graphs. No call goes on from it, so the state is that
+        before the first step."""
+        looped = graphs(self._loop, self._parameters_of_loop(), embedded, state, feed, source)
+
+        def posterior() -> Optional[StructuredDistribution]:
+            if self.attention is None or looped.scores is None or looped.queries is None:
+                return None
+            return self.attention.distribution_of(looped.scores, looped.queries, source)
+
+        return Decoded(looped.features, looped.weights, posterior, state, feed, coverage)
+
+    def _loop(self, embedded: Tensor, state: State, feed: Tensor, source: AttentionSource) -> Looped:
+        decoded = self._step_by_step(embedded, state, feed, None, source)
+        if decoded.attend is None:
+            return Looped(decoded.features)
+        return Looped(decoded.features, decoded.weights, *decoded.attend.compared())
+
+    def _parameters_of_loop(self) -> List[Tensor]:
+        parts = (self.rnn, self.attention, self.readout)
+        return [parameter for part in parts if part is not None for parameter in part.parameters()]
 
     def _run_steps(
         self, embedded: Tensor, state: State, feed: Tensor, attend: Optional[Attend]

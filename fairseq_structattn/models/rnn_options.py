@@ -113,6 +113,11 @@ class RNNOptions(FairseqDataclass):
         "multi", "words that may be attached to the root of a tree: multi (any number), single (one)"
     )
     input_feeding: bool = _option(False, "the decoder also reads the vector that predicted the previous word")
+    decoder_graphs: bool = _option(
+        False,
+        "on a GPU, train decoders with input feeding, coverage or --attention-query previous by CUDA graphs, which "
+        "launch the loop over target words as one",
+    )
     share_decoder_input_output_embed: bool = _option(False, "target embeddings are also the output layer")
     share_all_embeddings: bool = _option(
         False, "one table for source embeddings, target embeddings and output layer (joint dictionary)"
@@ -170,12 +175,28 @@ class RNNOptions(FairseqDataclass):
                 f"{NO_ATTENTION}: leave it out or choose a distribution"
             )
         self._check_estimators()
+        self._check_graphs()
         self._check_score()
         self._check_embeddings()
 
     def _check_estimators(self) -> None:
         if self.attention_distribution != NO_ATTENTION:
             check_estimators(self, [self.attention_distribution])
+
+    def _check_graphs(self) -> None:
+        if not self.decoder_graphs:
+            return
+        loops = self.input_feeding or self.attention_query == "previous" or self.attention_coverage != NO_COVERAGE
+        if not loops:
+            raise ValueError(
+                "--decoder-graphs has no effect on a decoder without a loop over target words: leave it out, or add "
+                "--input-feeding, --attention-coverage or --attention-query previous"
+            )
+        if self.attention_estimator != EXPECTATION:
+            raise ValueError(
+                f"--decoder-graphs --attention-estimator {self.attention_estimator}: graphs compute expectations only, "
+                "leave one of the options out"
+            )
 
     def _check_score(self) -> None:
         compares = self.attention_distribution != NO_ATTENTION and issubclass(get_score(self.attention_score), DotScore)

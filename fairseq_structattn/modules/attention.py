@@ -294,8 +294,11 @@ class AttentionSteps:
 
     def posterior(self) -> StructuredDistribution:
         """The distributions of all steps so far as one, of batch shape ``[batch, steps]``."""
-        scores, queries = torch.cat(self._scores, 1), torch.cat(self._queries, 1)
-        return self._attention.distribution_of(scores, queries, self._source)
+        return self._attention.distribution_of(*self.compared(), self._source)
+
+    def compared(self) -> Tuple[Tensor, Tensor]:
+        """Scores ``[batch, steps, src_len]`` and queries ``[batch, steps, query_dim]`` of all steps so far."""
+        return torch.cat(self._scores, 1), torch.cat(self._queries, 1)
 
 
 def _padding(source: AttentionSource) -> Tensor:

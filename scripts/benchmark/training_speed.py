@@ -34,6 +34,7 @@ SYSTEMS = {
     "luong_general": "--arch structattn_rnn_luong_general",
     "luong_general_structattn_adam": "--arch structattn_rnn_luong_general --optimizer structattn_adam",
     "luong_general_input_feeding": "--arch structattn_rnn_luong_general --input-feeding",
+    "luong_general_input_feeding_graphs": "--arch structattn_rnn_luong_general --input-feeding --decoder-graphs",
     "crf": "--arch structattn_rnn_crf --decoder-start bridge",
     "bahdanau": "--arch structattn_rnn_bahdanau",
     "flat": "--arch structattn_rnn_flat",
