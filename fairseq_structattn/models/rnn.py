@@ -168,6 +168,7 @@ class RNNEncoder(FairseqEncoder):
             options.encoder_layers,
             options.encoder_bidirectional,
             options.dropout_of("layer_dropout"),
+            reads_lengths=True,
         )
         self.source_attn = _build_source_attention(options)
         self.max_source_positions = options.max_source_positions

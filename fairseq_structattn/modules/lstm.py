@@ -16,13 +16,18 @@ class LSTM(nn.LSTM):
 
     def forward(self, inputs: Tensor, state: Optional[Tuple[Tensor, Tensor]] = None):  # type: ignore[override]
         """See :class:`torch.nn.LSTM`."""
-        dtype = _autocast_dtype() if inputs.device.type == "cpu" else None
-        if dtype is None or has_kernel(dtype, torch.is_grad_enabled()):
+        if inputs.device.type != "cpu" or not lacks_kernel():
             return super().forward(inputs, state)
         own = self.weight_hh_l0.dtype
         with torch.autocast("cpu", enabled=False):
             state = None if state is None else (state[0].to(own), state[1].to(own))
             return super().forward(inputs.to(own), state)
+
+
+def lacks_kernel() -> bool:
+    """Whether autocast on the CPU is on, with a dtype in which PyTorch's LSTM fails on this processor."""
+    dtype = _autocast_dtype()
+    return dtype is not None and not has_kernel(dtype, torch.is_grad_enabled())
 
 
 @lru_cache(maxsize=None)

@@ -1,19 +1,21 @@
-"""Recurrent networks over padded batches, without packing.
+"""Recurrent networks over padded batches: one call for all layers and directions, or one for each, without packing.
 
-Packing needs the lengths on the host, which stalls a GPU, and prevents the fast kernels of the CPU. It is not needed: a
-forward network reads the padding on the right only after the end of a sentence, and so does a backward network if each
-sentence is reversed within its own length.
+One call needs the lengths on the host. On a GPU, where the two directions of a layer then run side by side, that is
+worth waiting for once, at the beginning of a batch; a CPU has no fast kernel for sentences of several lengths. What
+follows in a batch runs layer by layer, and no length is read: a forward network reads the padding on the right only
+after the end of a sentence, and so does a backward network if each sentence is reversed within its own length.
 """
 
 from functools import partial
-from typing import List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_structattn.modules.cells import STEPS, LayerState, Step
-from fairseq_structattn.modules.lstm import LSTM
+from fairseq_structattn.modules.lstm import LSTM, lacks_kernel
+from fairseq_structattn.modules.packing import Packing
 
 CELLS = {"lstm": LSTM, "gru": nn.GRU}
 
@@ -36,6 +38,12 @@ def reverse_by_length(states: Tensor, lengths: Tensor) -> Tensor:
     return states.flatten(0, 1).index_select(0, row.flatten()).view_as(states)
 
 
+def reads_packed(device: torch.device) -> bool:
+    """Whether packed sentences are read faster, layers and directions together, than padded ones one by one. CPUs have
+    fast kernels for padded sentences only."""
+    return device.type == "cuda"
+
+
 class SentenceRNN(nn.Module):
     """Stacked LSTM or GRU over whole sentences, in one direction or in both.
 
@@ -46,20 +54,34 @@ class SentenceRNN(nn.Module):
         layers: number of layers; with 0 the states are the inputs, without information on their order
         bidirectional: each layer reads the sentence in both directions
         dropout: probability, applied between layers
+        reads_lengths: a GPU may be waited for, so that all layers and directions run as one call. This is for the first
+            network that reads a batch, before which a GPU has little to do (default: False)
 
     Attributes:
         final_dim: `hidden_dim`, or twice that if `bidirectional`
         output_dim: `final_dim`, or `input_dim` without layers
     """
 
-    def __init__(self, cell: str, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool, dropout: float):
+    def __init__(
+        self,
+        cell: str,
+        input_dim: int,
+        hidden_dim: int,
+        layers: int,
+        bidirectional: bool,
+        dropout: float,
+        reads_lengths: bool = False,
+    ):
         super().__init__()
+        self.cell, self.hidden_dim = cell, hidden_dim
         self.final_dim = hidden_dim * (2 if bidirectional else 1)
         self.output_dim = self.final_dim if layers else input_dim
         input_dims = [input_dim, *[self.final_dim] * (layers - 1)][:layers]
         self.forward_layers = nn.ModuleList(CELLS[cell](dim, hidden_dim) for dim in input_dims)
         self.backward_layers = nn.ModuleList(CELLS[cell](dim, hidden_dim) for dim in input_dims if bidirectional)
         self.dropout = dropout
+        # A single layer that reads forward is one call in any case.
+        self.reads_lengths = reads_lengths and len(self.forward_layers) + len(self.backward_layers) > 1
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:
         """Reads a batch of sentences.
@@ -72,15 +94,66 @@ class SentenceRNN(nn.Module):
             states of the top layer ``[src_len, batch, output_dim]``, 0 on padding, and the final states of all layers
             ``[batch, layers, final_dim]``: the forward state at the last word and the backward state at the first
         """
+        known = self._read_lengths(inputs, lengths)
+        if known is not None and bool((known == inputs.size(0)).all()):
+            return self._one_call(inputs, None)
+        if known is not None and reads_packed(inputs.device):
+            # The padding of a sentence without words counts as a word, as it does layer by layer.
+            packing = Packing.of(known.clamp(min=1), inputs.device)
+            states, finals = self._one_call(packing.pack(inputs), packing.batch_sizes)
+            states, finals = packing.unpack(states, inputs.size(0)), finals.index_select(0, packing.places)
+        else:
+            states, finals = self._layer_by_layer(inputs, lengths)
+        padding = torch.arange(inputs.size(0), device=inputs.device).unsqueeze(1) >= lengths.unsqueeze(0)
+        return states.masked_fill(padding.unsqueeze(-1), 0.0), finals
+
+    def _read_lengths(self, inputs: Tensor, lengths: Tensor) -> Optional[Tensor]:
+        """The lengths on the host, if one call could use them."""
+        on_cpu = inputs.device.type == "cpu"
+        if not self.reads_lengths or (on_cpu and self.cell == "lstm" and lacks_kernel()):
+            return None
+        return lengths.cpu() if on_cpu or reads_packed(inputs.device) else None
+
+    def _one_call(self, inputs: Tensor, batch_sizes: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+        """States and final states of sentences that are packed, or all of one length if `batch_sizes` is None."""
+        layers, bidirectional = len(self.forward_layers), len(self.backward_layers) > 0
+        sentences = inputs.size(1) if batch_sizes is None else int(batch_sizes[0])
+        zeros = inputs.new_zeros(layers * (1 + bidirectional), sentences, self.hidden_dim)
+        start = (zeros, zeros) if self.cell == "lstm" else zeros
+        batch = (inputs, start) if batch_sizes is None else (inputs, batch_sizes, start)
+        options = (True, layers, self.dropout if layers > 1 else 0.0, self.training, bidirectional)
+        run: Callable[..., Tuple[Tensor, ...]] = torch.lstm if self.cell == "lstm" else torch.gru
+        states, hidden = run(*batch, self._weights(), *options, *[False] * (batch_sizes is None))[:2]
+        return states, hidden.view(layers, -1, *zeros.shape[1:]).permute(2, 0, 1, 3).flatten(2)
+
+    def _weights(self) -> List[Tensor]:
+        """All weights, in the order of PyTorch's RNNs: both directions of a layer, then those of the next."""
+        both = (self.forward_layers, self.backward_layers) if len(self.backward_layers) else (self.forward_layers,)
+        return [weight for layer in zip(*both) for direction in layer for weight in direction.all_weights[0]]
+
+    def _apply(self, fn, *args, **kwargs):
+        super()._apply(fn, *args, **kwargs)
+        if self.reads_lengths and reads_packed(self._weights()[0].device):
+            self._flatten()
+        return self
+
+    def _flatten(self) -> None:
+        """Moves the weights to one block of memory, which cuDNN would otherwise fill at every call."""
+        weights, bidirectional = self._weights(), len(self.backward_layers) > 0
+        sizes = weights[0].size(1), self.hidden_dim, len(self.forward_layers)
+        block: Any = CELLS[self.cell](*sizes, bidirectional=bidirectional, device="meta")
+        block._flat_weights = weights
+        block.flatten_parameters()
+
+    def _layer_by_layer(self, inputs: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:
         finals = []
         for layer in range(len(self.forward_layers)):
             if layer > 0:
                 inputs = F.dropout(inputs, self.dropout, self.training)
             inputs, final = self._layer(layer, inputs, lengths)
             finals.append(final)
-        padding = torch.arange(inputs.size(0), device=inputs.device).unsqueeze(1) >= lengths.unsqueeze(0)
         none = inputs.new_zeros(inputs.size(1), 0, self.final_dim)
-        return inputs.masked_fill(padding.unsqueeze(-1), 0.0), torch.stack(finals, 1) if finals else none
+        return inputs, torch.stack(finals, 1) if finals else none
 
     def _layer(self, layer: int, inputs: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:
         states, _ = self.forward_layers[layer](inputs)
