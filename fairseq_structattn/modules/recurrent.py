@@ -7,17 +7,18 @@ after the end of a sentence, and so does a backward network if each sentence is 
 """
 
 from functools import partial
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_structattn.modules.cells import STEPS, LayerState, Step
+from fairseq_structattn.modules.gru import GRU, gru_layer, is_small
 from fairseq_structattn.modules.lstm import LSTM, lacks_kernel
 from fairseq_structattn.modules.packing import Packing
 
-CELLS = {"lstm": LSTM, "gru": nn.GRU}
+CELLS = {"lstm": LSTM, "gru": GRU}
 
 # One tensor [layers, batch, hidden] for a GRU, hidden states and cells for an LSTM.
 State = Tuple[Tensor, ...]
@@ -109,10 +110,9 @@ class SentenceRNN(nn.Module):
 
     def _read_lengths(self, inputs: Tensor, lengths: Tensor) -> Optional[Tensor]:
         """The lengths on the host, if one call could use them."""
-        on_cpu = inputs.device.type == "cpu"
-        if not self.reads_lengths or (on_cpu and self.cell == "lstm" and lacks_kernel()):
-            return None
-        return lengths.cpu() if on_cpu or reads_packed(inputs.device) else None
+        # PyTorch's kernel for the CPU is one of LSTMs.
+        one_call = inputs.device.type == "cpu" and self.cell == "lstm" and not lacks_kernel()
+        return lengths.cpu() if self.reads_lengths and (one_call or reads_packed(inputs.device)) else None
 
     def _one_call(self, inputs: Tensor, batch_sizes: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
         """States and final states of sentences that are packed, or all of one length if `batch_sizes` is None."""
@@ -156,14 +156,22 @@ class SentenceRNN(nn.Module):
         return inputs, torch.stack(finals, 1) if finals else none
 
     def _layer(self, layer: int, inputs: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor]:
-        states, _ = self.forward_layers[layer](inputs)
+        directions = [inputs]
+        if len(self.backward_layers):
+            directions.append(reverse_by_length(inputs, lengths))
+        states, *backward_states = self._run_directions(layer, directions)
         last = (lengths - 1).clamp(min=0).view(1, -1, 1).expand(1, -1, states.size(-1))
         final = states.gather(0, last).squeeze(0)
-        if not len(self.backward_layers):
-            return states, final
-        backward_states, _ = self.backward_layers[layer](reverse_by_length(inputs, lengths))
-        backward_states = reverse_by_length(backward_states, lengths)
-        return torch.cat((states, backward_states), -1), torch.cat((final, backward_states[0]), -1)
+        for reversed_states in backward_states:
+            backward = reverse_by_length(reversed_states, lengths)
+            states, final = torch.cat((states, backward), -1), torch.cat((final, backward[0]), -1)
+        return states, final
+
+    def _run_directions(self, layer: int, inputs: List[Tensor]) -> Sequence[Tensor]:
+        modules: Any = [direction[layer] for direction in (self.forward_layers, self.backward_layers) if len(direction)]
+        if self.cell == "gru" and is_small(inputs[0], self.hidden_dim):
+            return gru_layer(inputs, [module.all_weights[0] for module in modules])
+        return [module(part)[0] for module, part in zip(modules, inputs)]
 
 
 class DecoderRNN(nn.Module):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from building import batch, build, sentences
-from torch.utils._python_dispatch import TorchDispatchMode
+from counting import Counter
 
 from fairseq_structattn.modules import cells, coverage
 
@@ -16,18 +16,6 @@ CASES = [
     ("structattn_rnn_simple", {"attention_coverage": "fertility", **ONE_LAYER}, 20),
     ("structattn_rnn_simple", {"attention_coverage": "gru", **ONE_LAYER}, 32),
 ]
-
-
-class Counter(TorchDispatchMode):
-    """Counts operations that compute something, not views."""
-
-    def __init__(self):
-        super().__init__()
-        self.count, self.paused = 0, False
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += not (self.paused or function.is_view)
-        return function(*args, **(kwargs or {}))
 
 
 class AsOne(torch.autograd.Function):

@@ -99,8 +99,8 @@ def results(rnn, inputs, lengths):
 )
 def test_one_call_on_a_gpu(lengths, width, cell, layers, bidirectional, monkeypatch):
     torch.manual_seed(0)
-    rnn = SentenceRNN(cell, 3, 4, layers, bidirectional, dropout=0.0, reads_lengths=True)
-    inputs, lengths = torch.randn(width, len(lengths), 3), torch.tensor(lengths)
+    rnn = SentenceRNN(cell, 3, 4, layers, bidirectional, dropout=0.0, reads_lengths=True).double()
+    inputs, lengths = torch.randn(width, len(lengths), 3, dtype=torch.float64), torch.tensor(lengths)
     monkeypatch.setattr(rnn, "reads_lengths", False)
     expected = results(rnn, inputs, lengths)
     monkeypatch.setattr(rnn, "reads_lengths", True)
