@@ -67,11 +67,14 @@ class ArcDistribution(StructuredDistribution):
         return between & ~torch.eye(self.max_length + 1, dtype=torch.bool, device=self.device)[:, 1:]
 
     @cached
+    def _narrow_scores(self) -> Tensor:
+        """Scores in float32, or in float64 if they are given so, with −inf where there is no arc."""
+        return self.arc_scores.to(self._narrow_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
+
+    @cached
     def _masked_scores(self) -> Tensor:
         """Scores in ``compute_dtype`` with −inf where there is no arc."""
-        # Masking in the narrower dtype is half the work.
-        scores = self.arc_scores.to(self._narrow_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
-        return scores.to(self.compute_dtype)
+        return self._narrow_scores.to(self.compute_dtype)
 
     def log_prob_of_heads(self, heads: Tensor, complete: Optional[bool] = None) -> Tensor:
         """Log-probability of given heads, ``[*sample, *batch]``. Unknown heads are summed out: the result is the

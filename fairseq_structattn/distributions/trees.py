@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .arcs import ArcDistribution
-from .backend import implementation, prefers_float32
+from .backend import implementation, kind_of_implementation, prefers_float32
 from .gumbel import RelaxedSample, gumbel_noise
 from .semirings import NEGATIVE_INFINITY
 from .structured import StructuredDistribution, cached
@@ -83,10 +83,10 @@ class DependencyTree(ArcDistribution):
     # The contract
 
     def _inference(self, dtype: torch.dtype) -> Tuple[Tensor, Tensor]:
-        scores, *others = self._problem()
-        if dtype == torch.float64:
-            log_partition, marginals = self._algorithms().expectations(scores, *others)
+        if dtype == torch.float64 or kind_of_implementation(self.device) == "cpu":
+            log_partition, marginals = self._algorithms().expectations(*self._problem(dtype))
         else:
+            scores, *others = self._problem()
             # Subtract a constant for each word in float64, so that float32 loses no digits to it.
             best = scores.detach().amax(-2, keepdim=True)
             best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
@@ -102,7 +102,7 @@ class DependencyTree(ArcDistribution):
     @cached
     def _no_arc(self) -> Tensor:
         """Mask of arcs that do not exist or are forbidden."""
-        return self._usable_potentials[0] == NEGATIVE_INFINITY
+        return self._usable_scores(self._narrow_dtype) == NEGATIVE_INFINITY
 
     def _argmax(self) -> Tensor:
         with torch.no_grad():
@@ -158,8 +158,13 @@ class DependencyTree(ArcDistribution):
     def _settings(self) -> Dict[str, object]:
         return {"roots": self.roots}
 
-    def _problem(self) -> Tuple[Tensor, Tensor, bool]:
-        (scores,) = self._usable_potentials
+    def _usable_scores(self, dtype: torch.dtype) -> Tensor:
+        """:attr:`_usable_potentials` in ``dtype``, or in one that is more precise or at hand."""
+        plain = self._moderate is None and dtype == self._narrow_dtype
+        return self._narrow_scores if plain else self._usable_potentials[0]
+
+    def _problem(self, dtype: Optional[torch.dtype] = None) -> Tuple[Tensor, Tensor, bool]:
+        scores = self._usable_potentials[0] if dtype is None else self._usable_scores(dtype)
         scores = scores.reshape(self.batch_shape.numel(), self.max_length + 1, self.max_length)
         return scores, self.lengths.reshape(-1), self.roots == "single"
 

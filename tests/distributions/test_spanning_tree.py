@@ -126,8 +126,9 @@ def test_weights_that_no_floating_point_number_holds(backend, roots, range_):
 def test_scores_that_differ_by_hundreds_are_eliminated_in_linear_space(roots, deviation):
     from fairseq_structattn.distributions.spanning_tree import cpu
 
-    scores = random_scores(4, 25, deviation)
-    lengths = torch.tensor([25, 24, 1, 12])
+    # Words are eliminated in blocks of eight.
+    lengths = torch.tensor([25, 24, 17, 16, 15, 9, 8, 7, 1])
+    scores = random_scores(len(lengths), 25, deviation)
     tree = SpanningTree(scores, lengths, roots)
     problem = SpanningTree(scores.detach(), lengths, roots)._problem()
     *_, fits, possible = cpu._Elimination.forward(None, *problem, True)
@@ -144,7 +145,7 @@ def test_scores_that_differ_by_hundreds_are_eliminated_in_linear_space(roots, de
 
 
 @needs_numba
-def test_kernels_are_compiled_once_whatever_the_layout_and_dtype():
+def test_kernels_are_compiled_once_for_each_dtype_whatever_the_layout():
     from fairseq_structattn.distributions.spanning_tree import cpu_elimination, cpu_log_elimination
 
     for scores in (
@@ -158,7 +159,7 @@ def test_kernels_are_compiled_once_whatever_the_layout_and_dtype():
                 tree = SpanningTree(leaf, lengths)
                 tree.marginals.backward(torch.randn(scores.shape[::-1]).permute(2, 1, 0).to(scores))
     for module in (cpu_elimination, cpu_log_elimination):
-        assert all(len(kernel.signatures) == 1 for kernel in (module.total, module.expectations, module.gradient))
+        assert all(len(kernel.signatures) <= 2 for kernel in (module.total, module.expectations, module.gradient))
 
 
 @needs_numba

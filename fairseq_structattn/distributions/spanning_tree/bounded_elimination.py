@@ -56,16 +56,22 @@ def eliminate(tape, single_root, smallest, tolerance, pivots):
         error = root_errors[v] if last and single_root else errors[v]
         if not error <= tolerance * pivot:
             return False
-        relative, leaving = errors[v] / pivot, tape[v, v + 1 : n]
+        leaving = tape[v, v + 1 : n]
         for h in range(v + 1, n + 1):
             share = tape[h, v] / pivot
             tape[h, v] = share
             arriving = tape[h, v + 1 : n]
             for m in range(len(leaving)):
                 arriving[m] += share * leaving[m]
-        share = tape[n, v]
-        for m in range(v + 1, n):
-            if single_root:
-                root_errors[m] += (root_errors[v] / pivot + share * relative) * tape[v, m] + share * errors[m]
-            errors[m] += 2 * relative * tape[v, m]
+        pass_errors(tape, pivot, v, n, v + 1, n, single_root, errors, root_errors)
     return not single_root or np.all(np.isfinite(root_errors))
+
+
+@subroutine_if_available
+def pass_errors(tape, pivot, v, n, start, end, single_root, errors, root_errors):
+    """Add to the errors of the words start..end-1 of n what the elimination of ``v`` passes on to them."""
+    relative, share = errors[v] / pivot, tape[n, v]
+    for m in range(start, end):
+        if single_root:
+            root_errors[m] += (root_errors[v] / pivot + share * relative) * tape[v, m] + share * errors[m]
+        errors[m] += 2 * relative * tape[v, m]

@@ -5,7 +5,7 @@ pass is the derivative, in direction g, of the sweeps that compute the marginals
 
 All results are computed in float64, whatever the dtype of the scores: in linear space, or in log space for sentences
 of which underflow would lose too much. Each dependent's best score is subtracted first, since every tree has one arc to
-it.
+it. Kernels read scores and write marginals and gradients in the dtype of the scores.
 """
 
 from typing import Tuple
@@ -18,11 +18,12 @@ from ..kernels.numba_compile import over_batch
 from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
 from . import cpu_elimination, cpu_log_elimination, reference
+from .cpu_products import BLOCK
 from .root_order import reorder, root_child_last
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
-    """log Z ``[batch]`` and marginals ``[batch, n+1, n]``, differentiable any number of times.
+    """log Z ``[batch]`` in float64 and marginals ``[batch, n+1, n]``, differentiable any number of times.
 
     Args:
         scores: ``[batch, n+1, n]``, −inf where there is no arc, which includes padding and arcs from a word to itself.
@@ -37,8 +38,10 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
 
 
 def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
-    """log Z ``[batch]``, for a third of the time; marginals are computed in the backward pass. Arguments as for
-    :func:`expectations`."""
+    """log Z ``[batch]`` in float64, for a third of the time; marginals are computed in the backward pass.
+
+    Arguments as for :func:`expectations`.
+    """
     if scores.shape[-1] == 0:
         return reference.log_partition(scores, lengths, single_root)
     order = root_child_last(scores, lengths) if single_root else None
@@ -55,7 +58,7 @@ sample = reference.sample
 
 
 class _Elimination(Operation):
-    """scores ``[batch, n+1, n]`` → log Z ``[batch]``, marginals ``[batch, n+1, n]`` (or ``None``)."""
+    """scores ``[batch, n+1, n]`` → log Z ``[batch]`` in float64, marginals ``[batch, n+1, n]`` (or ``None``)."""
 
     name = "spanning_trees"
     arguments = "Tensor scores, Tensor lengths, bool single_root, bool with_marginals"
@@ -63,52 +66,49 @@ class _Elimination(Operation):
 
     def forward(self, scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool):
         # The kernels are compiled for contiguous arrays only.
-        wide, lengths = scores.double().contiguous(), lengths.contiguous()
-        best = wide.amax(-2)
-        best = best.masked_fill(best == NEGATIVE_INFINITY, 0)
-        log_weights = wide - best.unsqueeze(-2)
-        weights = log_weights.exp()
-        tape, pivots, value = torch.empty_like(weights), torch.empty_like(best), weights.new_empty(len(weights))
-        fits = torch.empty(len(weights), dtype=torch.bool, device=weights.device)
+        given, lengths, batch = scores.contiguous(), lengths.contiguous(), len(scores)
+        weights = torch.empty_like(given, dtype=torch.double)
+        tape, pivots, value = _tape(weights), weights.new_empty(batch, scores.shape[-1]), weights.new_empty(batch)
+        best, fits = torch.zeros_like(pivots), torch.empty(batch, dtype=torch.bool, device=weights.device)
         problem = (lengths.numpy(), single_root) + _arrays(weights, tape, pivots)
-        over_batch(cpu_elimination.total, len(weights), *problem, value.numpy(), fits.numpy())
-        # From here on, the weights of the other sentences are logarithms.
-        weights[~fits] = log_weights[~fits]
+        over_batch(cpu_elimination.total, batch, *_arrays(given, best), *problem, value.numpy(), fits.numpy())
         others = _items(~fits)
-        over_batch(cpu_log_elimination.total, len(others), others, *problem, value.numpy())
+        if len(others) > 0:
+            # From here on, the weights of the other sentences are logarithms.
+            weights[others] = given[others] - best[others].unsqueeze(-2)
+            over_batch(cpu_log_elimination.total, len(others), others, *problem, value.numpy())
         possible = value != NEGATIVE_INFINITY
-        value = (value + best.sum(-1)).to(scores.dtype)
+        value = value + best.sum(-1)
         state = weights, tape, pivots, fits, possible
         if not with_marginals:
             return (value, None, weights.new_empty(0), *state)
-        marginals, adjoint = _marginals(lengths, single_root, *state)
-        return (value, marginals.to(scores.dtype), adjoint, *state)
+        return (value, *_marginals(scores.dtype, lengths, single_root, *state), *state)
 
     def gradient(self, inputs, outputs, upstream):
-        _, lengths, single_root, with_marginals = inputs
+        scores, lengths, single_root, with_marginals = inputs
         lengths = lengths.contiguous()
         _, marginals, adjoint, *state = outputs
         weights, tape, pivots, fits, possible = state
         grad_log_partition, grad_marginals = upstream
         if not with_marginals:
-            marginals = _marginals(lengths, single_root, *state)[0].to(inputs[0].dtype)
-        result = torch.zeros_like(weights)
+            marginals = _marginals(scores.dtype, lengths, single_root, *state)[0]
+        result = torch.zeros_like(marginals, memory_format=torch.contiguous_format)
         if grad_marginals is not None:
             problem = (lengths.numpy(), single_root) + _arrays(weights, tape, pivots, adjoint)
-            direction = _arrays(grad_marginals.double().contiguous(), result)
+            direction = _arrays(grad_marginals.to(result.dtype).contiguous(), result)
             for implementation, items in _implementations(fits, possible):
                 over_batch(implementation.gradient, len(items), items, *problem, *direction)
         if grad_log_partition is not None:
-            result += grad_log_partition[:, None, None] * marginals
-        return (result.to(marginals.dtype),)
+            result += (grad_log_partition[:, None, None] * marginals).to(result.dtype)
+        return (result,)
 
     def shapes(self, scores, lengths, single_root, with_marginals):
         batch, (_, nodes, n) = lengths.shape, scores.shape
-        square, rows, flags = batch + (nodes, n), batch + (n,), torch.bool
-        marginals = square if with_marginals else (0,)
-        wide = (scores.new_empty(shape, dtype=torch.double) for shape in (marginals, square, square, rows))
-        chosen = (scores.new_empty(batch, dtype=flags) for _ in range(2))
-        return (scores.new_empty(batch), scores.new_empty(marginals), *wide, *chosen)
+        weights, pivots = (scores.new_empty(batch + shape, dtype=torch.double) for shape in ((nodes, n), (n,)))
+        tape = _tape(weights)
+        marginals, adjoint = (torch.empty_like(t) if with_marginals else t.new_empty(0) for t in (scores, tape))
+        fits, possible = (scores.new_empty(batch, dtype=torch.bool) for _ in range(2))
+        return pivots.new_empty(batch), marginals, adjoint, weights, tape, pivots, fits, possible
 
     def all_results(self, scores, lengths, single_root, with_marginals):
         return scores, lengths, single_root, True
@@ -120,15 +120,27 @@ class _Elimination(Operation):
 _elimination = _Elimination()
 
 
+def _tape(weights: Tensor) -> Tensor:
+    """Room for the weights of each sentence, whose rows are padded to a multiple of a block of words."""
+    return weights.new_empty(*weights.shape[:-1], -(-weights.shape[-1] // BLOCK) * BLOCK)
+
+
 def _marginals(
-    lengths: Tensor, single_root: bool, weights: Tensor, tape: Tensor, pivots: Tensor, fits: Tensor, possible: Tensor
+    dtype: torch.dtype,
+    lengths: Tensor,
+    single_root: bool,
+    weights: Tensor,
+    tape: Tensor,
+    pivots: Tensor,
+    fits: Tensor,
+    possible: Tensor,
 ) -> Tuple[Tensor, Tensor]:
-    """Marginals ``[batch, n+1, n]`` in float64, and what the kernels of the gradient need in addition."""
-    marginals, adjoint = torch.zeros_like(weights), torch.empty_like(weights)
+    """Marginals ``[batch, n+1, n]``, and what the kernels of the gradient need in addition."""
+    marginals, adjoint = torch.zeros_like(weights, dtype=dtype), torch.empty_like(tape)
     problem = (lengths.numpy(), single_root) + _arrays(weights, tape, pivots, adjoint, marginals)
     for implementation, items in _implementations(fits, possible):
         over_batch(implementation.expectations, len(items), items, *problem)
-    return marginals.clamp_(0, 1), adjoint
+    return marginals, adjoint
 
 
 def _implementations(fits: Tensor, possible: Tensor) -> Tuple[tuple, ...]:

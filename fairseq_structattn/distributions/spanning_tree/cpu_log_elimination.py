@@ -91,7 +91,8 @@ def expectations(first, stride, items, lengths, single_root, log_weights, tape, 
             row = h - 1 if h > 0 else n
             for m in range(n):
                 if log_weights[i, h, m] != -np.inf:
-                    marginals[i, h, m] = a[row, m] * math.exp(log_weights[i, h, m] - w[row, m])
+                    probability = a[row, m] * math.exp(log_weights[i, h, m] - w[row, m])
+                    marginals[i, h, m] = min(max(probability, 0.0), 1.0)
 
 
 @kernel

@@ -1,7 +1,9 @@
 """Non-projective dependency trees."""
 
+import torch
 from torch import Tensor
 
+from ..backend import kind_of_implementation
 from ..registry import register_distribution
 from ..structured import cached
 from ..trees import DependencyTree
@@ -67,11 +69,15 @@ class SpanningTree(DependencyTree):
             return (n + 1) ** (n - 1)
         return (n.clamp(min=1) ** (n - 1)).masked_fill(n == 0, 0)
 
+    def _quick_dtype(self) -> torch.dtype:
+        # The kernels for the CPU compute in float64 whatever they read.
+        return self._narrow_dtype if kind_of_implementation(self.device) == "cpu" else super()._quick_dtype()
+
     # On the CPU, log Z alone takes less time than log Z and marginals.
 
     @cached
     def _log_partition_alone(self) -> Tensor:
-        return self._algorithms().log_partition(*self._problem()).reshape(self.batch_shape)
+        return self._algorithms().log_partition(*self._problem(self._quick_dtype())).reshape(self.batch_shape)
 
     def _log_normaliser(self) -> Tensor:
         return self._log_partition_alone if self._can_spare("_inferred") else self._inferred[0]
