@@ -65,6 +65,35 @@ def programs(registers, warps, shared, capability):
     return min(REGISTERS // of_a_warp // warps, WARPS[capability] // warps, SHARED // max(shared, 1))
 
 
+def loops(cubin):
+    """Numbers of machine instructions of the innermost loops that multiply and add, in the order of the code."""
+    instructions, labels = [], {}
+    for line in disassembled(cubin).splitlines():
+        label, instruction = re.match(r"(\.L_\w+):", line), re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);", line)
+        if label:
+            labels[label.group(1)] = len(instructions)
+        elif instruction:
+            instructions.append(instruction.group(1))
+    found = []
+    for end, instruction in enumerate(instructions):
+        target = re.search(r"\bBRA\b.*?(\.L_\w+)", instruction)
+        begin = labels.get(target.group(1), end + 1) if target else end + 1
+        innermost = all(begin > other or end < last for other, last in found)
+        if begin <= end and innermost and any("FFMA" in part for part in instructions[begin : end + 1]):
+            found.append((begin, end))
+    return [end + 1 - begin for begin, end in found]
+
+
+def disassembled(cubin):
+    """Machine code as text."""
+    tool = os.path.join(os.path.dirname(triton.__file__), "backends/nvidia/bin/nvdisasm")
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "kernel.cubin")
+        with open(path, "wb") as file:
+            file.write(cubin)
+        return subprocess.run([tool, "-c", path], stdout=subprocess.PIPE, check=True, text=True).stdout
+
+
 def assemble(path, target, output):
     """The report of an assembler that knows the target and the version of the PTX: some releases of Triton have two."""
     for assembler in sorted(glob.glob(os.path.join(os.path.dirname(triton.__file__), "backends/nvidia/bin/ptxas*"))):
@@ -84,6 +113,7 @@ def main(module, first, *others):
             used = resources(compiled.asm["ptx"])
             warps, shared = options["num_warps"], compiled.metadata.shared
             used["programs"] = programs(used["registers"], warps, shared, capability)
+            used["loops"] = loops(compiled.asm["cubin"])
             print(json.dumps(dict(kernel=kernel.__name__, warps=warps, capability=capability, **constants, **used)))
 
 

@@ -416,6 +416,24 @@ def test_spanning_trees_of_moderate_scores_need_no_exponents(scale, fits):
     check(case, {"arc_scores": scores}, lengths, 4e-6)
 
 
+@pytest.mark.parametrize("root", ("multi", "single"))
+def test_projective_trees_of_moderate_scores_need_no_exponents(root, monkeypatch):
+    """Each item is computed by one of the two kinds of kernels, here and in the backward pass; forbidden arcs need
+    exponents."""
+    torch.manual_seed(1)
+    scores, words, found = torch.randn(5, 6, 5, device=DEVICE), torch.arange(5), []
+    scores[1, words, words] += 15  # the word before is the likely head
+    scores[2] -= 5 * ((torch.arange(6).unsqueeze(1) - torch.arange(1, 6)).abs().to(DEVICE) < 3)  # a distant word is
+    scores[3, 2, 3], scores[4] = -INF, 100 * scores[4]
+    forward = projective_cuda._expectations.forward
+    monkeypatch.setattr(
+        projective_cuda._expectations, "forward", lambda *inputs: found.append(forward(*inputs)) or found[-1]
+    )
+    case = next(case for case in CASES if case.name == f"projective-{root}")
+    check(case, {"arc_scores": scores}, torch.tensor([5, 5, 5, 5, 4], device=DEVICE), 4e-6)
+    assert found[0][4].tolist() == [1, 1, 1, 0, 0]
+
+
 @pytest.mark.parametrize("operation", (spanning_cuda._elimination, spanning_cuda._blocked_elimination))
 def test_shapes_are_those_of_the_outputs(operation):
     inputs = torch.zeros(2, 3, 2, device=DEVICE), torch.tensor([2, 1], device=DEVICE), False

@@ -45,6 +45,8 @@ def test_kernels_compile_without_spills_and_leave_room(module, capabilities, tmp
     assert compiled and {entry["capability"] for entry in compiled} == set(capabilities)
     assert [entry for entry in compiled if entry["spill_stores"] or entry["spill_loads"] or entry["stack"]] == []
     assert [entry for entry in compiled if entry["programs"] < expected(module, entry)[entry["warps"]]] == []
+    if module.split(".")[-2] == "projective_tree":
+        check_loops([entry for entry in compiled if entry["capability"] == capabilities[0]])
 
 
 def expected(module, entry):
@@ -54,3 +56,11 @@ def expected(module, entry):
     if entry.get("PLAIN") and not entry["kernel"].endswith("tangents"):
         return PLAIN
     return PROGRAMS[module.split(".")[-2]]
+
+
+def check_loops(compiled):
+    """Without exponents, the loops over split points take two thirds of the instructions at most."""
+    for scaled in (entry for entry in compiled if not entry["PLAIN"]):
+        (plain,) = (e for e in compiled if e["PLAIN"] and all(e[key] == scaled[key] for key in ("kernel", "SPANS")))
+        assert len(plain["loops"]) == len(scaled["loops"]) == 2
+        assert all(short < 0.67 * long for short, long in zip(plain["loops"], scaled["loops"]))

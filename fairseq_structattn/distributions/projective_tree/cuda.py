@@ -1,8 +1,10 @@
 """Projective dependency trees on the GPU, in Triton. O(n²) memory, O(n³) time.
 
-The algorithm is that of :mod:`.cpu`, with two differences. First, the range of float32 is small, so every inside value
-has its own exponent (``unit``); this is accurate for scores of any size, and no sentence is computed twice. Second, the
-backward pass reads the charts of the forward pass instead of filling them in again, and computes only derivatives.
+The algorithm is that of :mod:`.cpu`, with two differences. First, the range of float32 is small, so an inside value
+may need its own exponent (``unit``), which is accurate for scores of any size. Every kernel is launched twice: first
+for sentences whose values fit float32 without exponents, as those of moderate scores do, then for the others; ``fits``
+``[batch]`` tells them apart (:mod:`.triton_inside_outside`). Second, the backward pass reads the charts of the forward
+pass instead of filling them in again, and computes only derivatives.
 
 **Layout.** A program of several warps computes a sentence. Charts then stay in the cache of one multiprocessor (110 kB
 at 64 words), and one barrier among the warps for each width replaces a kernel launch. Neighbouring lanes compute
@@ -19,20 +21,24 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kernels.triton_launch import on_device_of
-from ..kernels.triton_scaled import scaled_log
+from ..kernels.triton_scaled import LOG_2, scaled_log
 from ..operations import Operation
 from ..semirings import NEGATIVE_INFINITY
 from . import reference
 from .triton_inside_outside import (
     CHARTS,
     CHARTS_WITH_UNITS,
+    FIRST_RATE,
     LEFT,
     RIGHT,
+    best_heads,
     chart_size,
+    excess_rate,
     inside,
     inside_tangents,
     outside,
     outside_tangents,
+    rescale,
     row,
     set_single_nodes,
 )
@@ -63,7 +69,7 @@ class _Expectations(Operation):
 
     name = "projective_trees_on_gpu"
     arguments = "Tensor scores, Tensor lengths, bool single_root"
-    potentials, results, outputs, kept = 1, 2, 4, (1, 2, 3)
+    potentials, results, outputs, kept = 1, 2, 5, (1, 2, 3, 4)
     wide = False
 
     def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
@@ -71,24 +77,30 @@ class _Expectations(Operation):
         log_partition = scores.new_full(lengths.shape, NEGATIVE_INFINITY)
         marginals = torch.zeros_like(scores)
         values, units = _charts(scores, CHARTS), _charts(scores, CHARTS_WITH_UNITS)
-        _launch(_forward, scores, lengths, log_partition, marginals, values, units, int(single_root))
-        return log_partition, marginals, values, units
+        fits, shifts = (
+            torch.empty(lengths.shape, dtype=torch.int32, device=scores.device),
+            scores.new_empty(scores.shape[::2]),
+        )
+        charts = values, units, fits
+        _launch(_forward, scores, lengths, log_partition, marginals, *charts, shifts, int(single_root))
+        return (log_partition, marginals, *charts)
 
     def gradient(self, inputs, outputs, upstream):
-        lengths, (_, marginals, values, units) = inputs[1].contiguous(), outputs
+        lengths, (_, marginals, *charts) = inputs[1].contiguous(), outputs
         grad_log_partition, grad_marginals = upstream
         gradient = torch.zeros_like(marginals)
         if grad_marginals is not None:
             tangents = _charts(marginals, CHARTS)
             direction = _centred(grad_marginals, marginals)
-            _launch(_backward, direction, lengths, marginals, values, units, tangents, gradient)
+            _launch(_backward, direction, lengths, marginals, *charts, tangents, gradient)
         if grad_log_partition is not None:
             gradient.addcmul_(marginals, grad_log_partition[:, None, None])
         return (gradient,)
 
     def shapes(self, scores, lengths, single_root):
         charts = _charts(scores, CHARTS), _charts(scores, CHARTS_WITH_UNITS)
-        return (scores.new_empty(lengths.shape), scores.new_empty(scores.shape), *charts)
+        fits = scores.new_empty(lengths.shape, dtype=torch.int32)
+        return (scores.new_empty(lengths.shape), scores.new_empty(scores.shape), *charts, fits)
 
     def log_partition(self, scores, lengths, single_root):
         return reference.total(scores, lengths, single_root)
@@ -122,7 +134,8 @@ def _launch(kernel: triton.JITFunction, scores: Tensor, *arguments) -> None:
     if scores.dtype == torch.float64:  # needs twice the registers
         options = {name: value for name, value in options.items() if name != "maxnreg"}
     with on_device_of(scores):
-        kernel[(batch,)](scores, *arguments, n, **options, **constants)
+        for plain in (True, False):
+            kernel[(batch,)](scores, *arguments, n, PLAIN=plain, **options, **constants)
 
 
 # Kernels
@@ -130,18 +143,13 @@ def _launch(kernel: triton.JITFunction, scores: Tensor, *arguments) -> None:
 
 @triton.jit(do_not_specialize=["single_root", "most"])
 def _forward(
-    scores,
-    lengths,
-    log_partition,
-    marginals,
-    values,
-    units,
-    single_root,
-    most,
-    SPANS: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
+    scores, lengths, log_partition, marginals, values, units, fits, shifts, single_root, most,
+    SPANS: tl.constexpr, SPLITS: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
+    if not PLAIN:
+        if tl.load(fits + item) != 0:
+            return
     # The host does not check lengths on a device, so they are clamped here.
     n = tl.minimum(tl.maximum(tl.load(lengths + item), 0), most).to(tl.int32)
     size = chart_size(most)
@@ -149,33 +157,56 @@ def _forward(
     marginals += item * (most + 1) * most
     values += item * CHARTS * size
     units += item * CHARTS_WITH_UNITS * size
+    shifts += item * most
     for first in range(0, n + 1, SPANS):
-        set_single_nodes(values, units, size, first + tl.arange(0, SPANS), n)
+        set_single_nodes(values, units, size, first + tl.arange(0, SPANS), n, PLAIN)
+    shift = best_heads(scores, shifts, n, most, SPANS, SPLITS) if PLAIN else 0.0
+    rate, outlier = 0 * shift + FIRST_RATE, tl.zeros((SPANS,), tl.int32)
     for width in range(1, n + 1):
         tl.debug_barrier()
         for first in range(0, n + 1 - width, SPANS):
             starts = first + tl.arange(0, SPANS)
-            inside(scores, values, units, size, width, starts, n, most, single_root, SPLITS)
+            outlier |= inside(
+                scores, values, units, shifts, rate, size, width, starts, n, most, single_root, SPLITS, PLAIN
+            )
+        if PLAIN:
+            if (width > 1) & (width < n) & ((width & (width - 1)) == 0):
+                tl.debug_barrier()
+                change = excess_rate(values, size, width, n, SPANS)
+                tl.debug_barrier()
+                outlier |= rescale(values, size, width, change, n, single_root, SPANS, SPLITS)
+                rate += change
     tl.debug_barrier()
+    if PLAIN:
+        fit = tl.max(outlier, 0) == 0
+        tl.store(fits + item, fit.to(tl.int32))
+        if not fit:
+            return
     top = RIGHT * size + row(n, n)
     total = tl.load(values + top)
     # The comparison is false for NaN, which is propagated.
     impossible = (total == 0) | ((single_root != 0) & (n == 0))
     if not impossible:
-        tl.store(log_partition + item, scaled_log(total, tl.load(units + top)))
+        if PLAIN:
+            tl.store(log_partition + item, tl.log(total) + rate * n * LOG_2 + shift)
+        else:
+            tl.store(log_partition + item, scaled_log(total, tl.load(units + top)))
         for step in range(n):
             width = n - step
             for first in range(0, n + 1 - width, SPANS):
                 starts = first + tl.arange(0, SPANS)
-                outside(marginals, values, units, size, width, starts, n, most, SPLITS)
+                outside(marginals, values, units, size, width, starts, n, most, SPLITS, PLAIN)
             tl.debug_barrier()
 
 
 @triton.jit(do_not_specialize=["most"])
 def _backward(
-    directions, lengths, marginals, values, units, tangents, gradient, most, SPANS: tl.constexpr, SPLITS: tl.constexpr
-):
+    directions, lengths, marginals, values, units, fits, tangents, gradient, most,
+    SPANS: tl.constexpr, SPLITS: tl.constexpr, PLAIN: tl.constexpr,
+):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
+    if (tl.load(fits + item) != 0) != PLAIN:
+        return
     # The host does not check lengths on a device, so they are clamped here.
     n = tl.minimum(tl.maximum(tl.load(lengths + item), 0), most).to(tl.int32)
     size = chart_size(most)
@@ -196,22 +227,39 @@ def _backward(
             tl.debug_barrier()
             for first in range(0, n + 1 - width, SPANS):
                 starts = first + tl.arange(0, SPANS)
-                inside_tangents(directions, values, units, tangents, size, width, starts, n, most, SPLITS)
+                inside_tangents(directions, values, units, tangents, size, width, starts, n, most, SPLITS, PLAIN)
         for step in range(n):
             tl.debug_barrier()
             width = n - step
             for first in range(0, n + 1 - width, SPANS):
                 starts = first + tl.arange(0, SPANS)
                 outside_tangents(
-                    directions, marginals, gradient, values, units, tangents, size, width, starts, n, most, SPLITS
+                    directions,
+                    marginals,
+                    gradient,
+                    values,
+                    units,
+                    tangents,
+                    size,
+                    width,
+                    starts,
+                    n,
+                    most,
+                    SPLITS,
+                    PLAIN,
                 )
 
 
 # All kernels that the launches above compile for float32.
-_POINTERS = ("scores", "log_partition", "marginals", "values", "units", "directions", "tangents", "gradient")
-_TYPES = dict(dict.fromkeys(_POINTERS, "*fp32"), lengths="*i64", single_root="i32", most="i32")
+_TYPES = {"lengths": "*i64", "fits": "*i32", "single_root": "i32", "most": "i32"}
 CONFIGURATIONS = [
-    (kernel, {name: _TYPES[name] for name in kernel.arg_names if name in _TYPES}, constants, options)
+    (
+        kernel,
+        {name: _TYPES.get(name, "*fp32") for name in kernel.arg_names if not name.isupper()},
+        dict(constants, PLAIN=plain),
+        options,
+    )
     for kernel in (_forward, _backward)
     for _, constants, options in _TILES
+    for plain in (True, False)
 ]
