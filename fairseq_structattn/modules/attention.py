@@ -12,7 +12,7 @@ from fairseq_structattn.distributions.semi_markov import MAX_SEGMENT_LENGTH
 from fairseq_structattn.modules.couplings import COUPLINGS, SHARED_COUPLINGS
 from fairseq_structattn.modules.coverage import COVERAGES, NO_COVERAGE
 from fairseq_structattn.modules.estimators import EXPECTATION, Estimator
-from fairseq_structattn.modules.repeated_product import RepeatedProduct, product_dtype
+from fairseq_structattn.modules.repeated_product import RepeatedProduct, in_dtype, product_dtype
 from fairseq_structattn.modules.scores import build_score
 
 NORMALIZATIONS = ("none", "sum")
@@ -285,7 +285,7 @@ class AttentionSteps:
             weights = attention.weights_of(attention.distribution_of(scores, query, source))
         else:
             weights = scaled(self._marginals_of(_at_least_float32(scores)), attention.scale, attention.normalize)
-        return weights.to(source.values.dtype)
+        return in_dtype(weights, source.values.dtype)
 
     def weights(self) -> Tensor:
         """The weights of all steps so far, ``[batch, steps, src_len]``, exactly 0 on padding."""
@@ -316,4 +316,4 @@ def _mask(padding: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _at_least_float32(scores: Tensor) -> Tensor:
     # Below float32 neither inference nor the sum of the marginals is accurate.
-    return scores if scores.dtype == torch.float64 else scores.float()
+    return scores if scores.dtype in (torch.float32, torch.float64) else scores.float()

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_structattn.modules.repeated_product import RepeatedProduct
+from fairseq_structattn.modules.repeated_product import RepeatedProduct, in_dtype
 
 # One tensor [batch, hidden] for a GRU, hidden state and cell for an LSTM.
 LayerState = Tuple[Tensor, ...]
@@ -89,7 +89,7 @@ def gru_cell(of_input: Tensor, of_state: Tensor, hidden: Tensor) -> Tensor:
         of_input, of_state: terms of the gates from the input and from the state, ``[..., 3 · hidden_dim]``
         hidden: the state before the step
     """
-    of_input, of_state = of_input.to(hidden.dtype), of_state.to(hidden.dtype)
+    of_input, of_state = in_dtype(of_input, hidden.dtype), in_dtype(of_state, hidden.dtype)
     if of_input.is_cuda:
         parts = (part.flatten(0, -2) for part in (of_input, of_state, hidden))
         return torch._thnn_fused_gru_cell(*parts)[0].view_as(hidden)  # type: ignore[attr-defined]

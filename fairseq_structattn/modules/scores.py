@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions.registry import Registry
-from fairseq_structattn.modules.repeated_product import RepeatedLinear, RepeatedProduct
+from fairseq_structattn.modules.repeated_product import RepeatedLinear, RepeatedProduct, in_dtype, product_dtype
 
 
 class Score(nn.Module):
@@ -170,18 +170,26 @@ class AdditiveScore(Score):
         self.energy = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return self._compare(self.query_projection(query), keys)
+        projected = self.query_projection(query)
+        return self.energy(torch.tanh(projected.unsqueeze(2) + keys.unsqueeze(1))).squeeze(-1)
 
     def for_steps(self, keys: Tensor, steps: int, mask: Optional[Tensor] = None) -> Callable[[Tensor], Tensor]:
         project = RepeatedLinear(self.query_projection, steps, keys.size(0))
-        return lambda query: self._compare(project(query.squeeze(1)).unsqueeze(1), keys, mask)
+        compare = self._comparison(keys, mask)
+        return lambda query: compare(project(query.squeeze(1)))
 
-    def _compare(self, projected: Tensor, keys: Tensor, mask: Optional[Tensor] = None) -> Tensor:
-        hidden = torch.tanh(projected.unsqueeze(2) + keys.unsqueeze(1))
-        if mask is None:
-            return self.energy(hidden).squeeze(-1)
-        energy = self.energy.weight.to(hidden.dtype).t()
-        return torch.addmm(mask.reshape(-1, 1).to(hidden.dtype), hidden.flatten(0, -2), energy).view(hidden.shape[:-1])
+    def _comparison(self, keys: Tensor, mask: Optional[Tensor]) -> Callable[[Tensor], Tensor]:
+        """Scores ``[batch, 1, src_len]`` of `keys` for one projected query of each sentence, ``[batch, hidden]``."""
+        batch, length = keys.shape[:2]
+        dtype = product_dtype(self.energy.weight)
+        energy = self.energy.weight.to(dtype).t()
+        addend = energy.new_zeros(()) if mask is None else mask.reshape(-1, 1).to(dtype)
+
+        def compare(projected: Tensor) -> Tensor:
+            hidden = torch.tanh(projected.unsqueeze(1) + keys).flatten(0, 1)
+            return torch.addmm(addend, in_dtype(hidden, dtype), energy).view(batch, 1, length)
+
+        return compare
 
 
 class Scaling(nn.Module):
