@@ -46,15 +46,8 @@ def eliminate(tape, single_root, smallest, tolerance, pivots):
     lost = (n + 1) * (n + 1) * smallest
     errors, root_errors = np.full(n, lost), np.full(n, lost)
     for v in range(n):
-        last = v == n - 1
-        pivot = 0.0
-        for h in range(v + 1, n):
-            pivot += tape[h, v]
-        if last or not single_root:
-            pivot += tape[n, v]
-        pivots[v] = pivot
-        error = root_errors[v] if last and single_root else errors[v]
-        if not error <= tolerance * pivot:
+        pivot = pivots[v] = pivot_of(tape, v, n, single_root)
+        if not error_of(v, n, single_root, errors, root_errors) <= tolerance * pivot:
             return False
         leaving = tape[v, v + 1 : n]
         for h in range(v + 1, n + 1):
@@ -65,6 +58,21 @@ def eliminate(tape, single_root, smallest, tolerance, pivots):
                 arriving[m] += share * leaving[m]
         pass_errors(tape, pivot, v, n, v + 1, n, single_root, errors, root_errors)
     return not single_root or np.all(np.isfinite(root_errors))
+
+
+@subroutine_if_available
+def pivot_of(tape, v, n, single_root):
+    """d of the word ``v``: the weights of all arcs to it from heads that remain."""
+    pivot = 0.0
+    for h in range(v + 1, n):
+        pivot += tape[h, v]
+    return pivot + tape[n, v] if v == n - 1 or not single_root else pivot
+
+
+@subroutine_if_available
+def error_of(v, n, single_root, errors, root_errors):
+    """The error of d of the word ``v``."""
+    return root_errors[v] if v == n - 1 and single_root else errors[v]
 
 
 @subroutine_if_available

@@ -20,7 +20,7 @@ from ..kernels.numba_compile import kernel, subroutine
 from ..kernels.numba_math import exp
 from ..kernels.numba_simd import empty_lanes, fill, load, multiply_add, store
 from ..semirings import NEGATIVE_INFINITY
-from .bounded_elimination import pass_errors
+from .bounded_elimination import error_of, pass_errors, pivot_of
 from .cpu_products import BLOCK, add_dots, add_earlier_rows, add_later_rows, add_products, add_sums
 
 # Weights below exp(−250) count as lost. Then X stays below exp(250) wherever the elimination is accurate, which leaves
@@ -196,14 +196,8 @@ def _eliminate_block(w, v, n, single_root, d, errors, root_errors):
     """Eliminate the words of a block, for all heads and for the dependents in the block."""
     width, inside, later = w.shape[1], min(v + BLOCK, n), empty_lanes(BLOCK)
     for word in range(v, inside):
-        last, pivot = word == n - 1, 0.0
-        for h in range(word + 1, n):
-            pivot += w[h, word]
-        if last or not single_root:
-            pivot += w[n, word]
-        d[word] = pivot
-        error = root_errors[word] if last and single_root else errors[word]
-        if not error <= TOLERANCE * pivot:
+        pivot = d[word] = pivot_of(w, word, n, single_root)
+        if not error_of(word, n, single_root, errors, root_errors) <= TOLERANCE * pivot:
             return False
         leaving = _later(w, word, v, later)
         inverse = 1 / pivot
@@ -236,12 +230,8 @@ def _eliminate_tangents(w, d, w_dot, d_dot, v, n, single_root):
     """The tangents of :func:`_eliminate_block`."""
     width, later = w.shape[1], empty_lanes(BLOCK)
     for word in range(v, min(v + BLOCK, n)):
-        pivot_dot = 0.0
-        for h in range(word + 1, n):
-            pivot_dot += w_dot[h, word]
-        if word == n - 1 or not single_root:
-            pivot_dot += w_dot[n, word]
-        d_dot[word], inverse = pivot_dot, 1 / d[word]
+        pivot_dot = d_dot[word] = pivot_of(w_dot, word, n, single_root)
+        inverse = 1 / d[word]
         leaving = _later(w, word, v, later)
         leaving_dot = _later(w_dot, word, v, later)
         for h in range(word + 1, n + 1):
