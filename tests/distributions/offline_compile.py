@@ -113,7 +113,8 @@ def main(module, first, *others):
             used = resources(compiled.asm["ptx"])
             warps, shared = options["num_warps"], compiled.metadata.shared
             used["programs"] = programs(used["registers"], warps, shared, capability)
-            used["loops"] = loops(compiled.asm["cubin"])
+            if "PLAIN" in constants:
+                used["loops"] = loops(compiled.asm["cubin"])
             print(json.dumps(dict(kernel=kernel.__name__, warps=warps, capability=capability, **constants, **used)))
 
 

@@ -21,7 +21,7 @@ from fairseq_structattn.distributions.projective_tree import reference as projec
 
 pytest.importorskip("triton")
 
-from fairseq_structattn.distributions.linear_chain import triton_scan  # noqa: E402
+from fairseq_structattn.distributions.linear_chain import triton_scan, triton_sequences  # noqa: E402
 from fairseq_structattn.distributions.projective_tree import cuda as projective_cuda  # noqa: E402
 from fairseq_structattn.distributions.spanning_tree import cuda as spanning_cuda  # noqa: E402
 
@@ -368,6 +368,60 @@ def test_which_kernels_run(monkeypatch):
         for quantity in outputs(chain) + [chain.entropy(), chain.kl(chain)]:
             assert quantity.isfinite().all()
     assert ProjectiveTree(torch.randn(1, 3, 2, device=DEVICE)).marginals.shape == (1, 3, 2)
+
+
+def chain_of(states, items, n=4, dtype=torch.double, **options):
+    """A chain with a table for each edge, ends and a forbidden pair; the last item is impossible."""
+    shapes = {"unary": (n, states), "pairwise": (n - 1, states, states), "start": (states,), "end": (states,)}
+    scores = {name: 3 * torch.randn(items, *shape, dtype=dtype).to(DEVICE) for name, shape in shapes.items()}
+    scores["pairwise"][:, :, 0, 1] = scores["unary"][-1, 0] = -INF
+    return LinearChain(**scores, num_states=states, **options)
+
+
+@pytest.mark.parametrize("states", (2, 3, 5))
+def test_best_sequences_of_chains(states):
+    chain = chain_of(states, 6, lengths=torch.tensor([4, 3, 1, 0, 4, 4], device=DEVICE))
+    best = chain.argmax
+    with use_backend("reference"):
+        expected = chain.argmax
+    assert torch.equal(best, expected)
+    assert best[:5].sum(-1).equal(chain.position_mask[:5].to(best)) and not best[5].any()
+
+
+@pytest.mark.parametrize("number", (1, 5e3))
+def test_best_sequences_whose_scores_are_large(number):
+    unary, table = number * torch.randn(3, 6, 2, device=DEVICE), number * torch.randn(2, 2, device=DEVICE)
+    chain, best = LinearChain(unary[..., 1], table), []
+    for backend in ("cuda", "reference"):
+        with use_backend(backend):
+            best.append(chain.argmax)
+    assert torch.equal(*best)
+
+
+@pytest.mark.parametrize("states", (2, 3))
+def test_samples_of_chains_have_the_probabilities_of_sequences(states, monkeypatch):
+    monkeypatch.setattr(triton_sequences, "DRAWS", 1024)
+    lengths, count = torch.tensor([3, 2, 0, 3], device=DEVICE), 3000
+    chain = chain_of(states, 4, 3, torch.float32, lengths=lengths)
+    samples = chain.sample((count,))
+    integers = chain.as_integers(samples)
+    assert integers[:, 2:].eq(-1).all() and integers[:, 1, 2].eq(-1).all()
+    for item in (0, 1):
+        length = int(lengths[item])
+        sequences = torch.cartesian_prod(*[torch.arange(states, device=DEVICE)] * length)
+        padded = torch.nn.functional.pad(sequences, (0, 3 - length), value=-1)
+        with use_backend("reference"):
+            probabilities = chain.log_prob_of_states(padded.unsqueeze(1).expand(-1, 4, -1))[:, item].exp()
+        shares = (integers[:, item].unsqueeze(1) == padded).all(-1).float().mean(0)
+        assert shares.sum() == 1
+        deviation = (probabilities * (1 - probabilities) / count).sqrt()
+        assert ((shares - probabilities).abs() <= 4.5 * deviation + 1e-6).all()
+
+
+def test_a_seed_determines_samples_of_chains():
+    chain = chain_of(3, 2)
+    drawn = [chain.sample((2,), generator=torch.Generator(DEVICE).manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
 def test_kernels_need_no_numba():

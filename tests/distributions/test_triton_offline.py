@@ -20,7 +20,7 @@ MODULES = sorted(
 SCRIPT = Path(__file__).parent / "offline_compile.py"
 # Programs of so many warps that a multiprocessor runs at the same time, at least.
 PROGRAMS = {
-    "linear_chain": {1: 16, 2: 8, 4: 4},
+    "linear_chain": {1: 16, 2: 8, 4: 4, 16: 1},
     "projective_tree": {4: 4, 8: 2},
     "spanning_tree": {4: 3, 8: 1},
 }

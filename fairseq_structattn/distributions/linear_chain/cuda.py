@@ -1,4 +1,5 @@
-"""Binary linear chains on the GPU: a parallel scan over the positions (:mod:`.triton_scan`), at depth log n."""
+"""Linear chains on the GPU: expectations of binary chains by a parallel scan over the positions, at depth log n
+(:mod:`.triton_scan`); best sequences and samples position by position (:mod:`.triton_sequences`)."""
 
 from typing import Optional, Tuple
 
@@ -6,10 +7,24 @@ import torch
 from torch import Tensor
 
 from ..pairwise import tables_of_chains
-from . import reference, triton_scan
+from . import reference, triton_scan, triton_sequences
 from .potentials import Potentials, both_states, mask_states
 
-argmax, sample = reference.argmax, reference.sample
+
+def argmax(chain: Potentials) -> Tensor:
+    """The states ``[*batch, n]`` of a best sequence, ``NO_STATE`` in padding and where none is possible."""
+    return triton_sequences.argmax(*chain.states()) if _fits(chain) else reference.argmax(chain)
+
+
+def sample(chain: Potentials, count: int, generator: Optional[torch.Generator] = None) -> Tensor:
+    """The states ``[count, *batch, n]`` of exact samples, ``NO_STATE`` in padding and where none is possible."""
+    if not _fits(chain):
+        return reference.sample(chain, count, generator)
+    return triton_sequences.sample(*chain.states(), count, generator=generator)
+
+
+def _fits(chain: Potentials) -> bool:
+    return chain.positions > 0 and chain.num_states <= triton_sequences.MOST_STATES
 
 
 def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
@@ -75,4 +90,4 @@ def _ends(start: Optional[Tensor], end: Optional[Tensor], batch_shape: torch.Siz
     return torch.cat([scores.expand(batch_shape + (2,)) for scores in both], -1).reshape(-1, 4)
 
 
-CONFIGURATIONS = triton_scan.CONFIGURATIONS
+CONFIGURATIONS = (*triton_scan.CONFIGURATIONS, *triton_sequences.CONFIGURATIONS)

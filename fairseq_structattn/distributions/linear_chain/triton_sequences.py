@@ -1,0 +1,209 @@
+"""The best state sequence and samples of chains on the GPU, position by position, in Triton.
+
+A program computes a chain: a message has a lane for each state, and a table of edges is a tile. The best sequence is
+that of Viterbi (IEEE Transactions on Information Theory 1967), whose pointers are followed back from the end. Samples
+are exact: messages are filtered forward, and states are drawn backward given the state to their right (Scott, Journal
+of the American Statistical Association 2002, section 2.1), with a lane for each sample. Scores are logarithms, of any
+size; −inf forbids a state or a pair.
+"""
+
+from typing import Optional, Tuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..kernels.triton_launch import next_power_of_two, on_device_of
+from ..operations import uniform, without_gradient
+from ..pairwise import tables_of_chains
+from .potentials import NO_STATE
+
+# Beyond so many states a table does not fit in registers.
+MOST_STATES = 128
+# Samples that one program draws.
+DRAWS = 32
+NONE = tl.constexpr(NO_STATE)
+
+
+@without_gradient(
+    "chain_argmax_on_gpu", "Tensor unary, Tensor pairwise, Tensor lengths", lambda unary, *_: unary.shape[:-1]
+)
+def argmax(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Tensor:
+    """The states ``[*batch, n]`` of a best sequence, :data:`NO_STATE` in padding and where none is possible.
+
+    Args:
+        unary: scores of states ``[*batch, n, K]``, 0 < n, K ≤ :data:`MOST_STATES`.
+        pairwise: ``[K, K]`` or ``[…, n-1, K, K]``, in the dtype of `unary`.
+        lengths: integers ``[*batch]``.
+    """
+    states = torch.full(unary.shape[:-1], NO_STATE, device=unary.device)
+    pointers = torch.empty(unary.shape, dtype=torch.int32, device=unary.device)
+    _launch(viterbi, unary, pairwise, lengths, 1, pointers, states)
+    return states
+
+
+@without_gradient(
+    "chain_sample_on_gpu",
+    "Tensor unary, Tensor pairwise, Tensor lengths, int count",
+    lambda unary, pairwise, lengths, count: (count,) + unary.shape[:-1],
+)
+def sample(
+    unary: Tensor, pairwise: Tensor, lengths: Tensor, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
+    """The states ``[count, *batch, n]`` of exact samples, :data:`NO_STATE` in padding and where none is possible.
+    Other arguments as for :func:`argmax`."""
+    shape = (count,) + unary.shape[:-1]
+    states = torch.full(shape, NO_STATE, device=unary.device)
+    if count > 0:
+        messages, uniforms = (
+            torch.empty_like(unary, memory_format=torch.contiguous_format),
+            _uniform(shape, unary, generator),
+        )
+        _launch(filter_forward, unary, pairwise, lengths, 1, messages)
+        draws = {"DRAWS": min(DRAWS, next_power_of_two(count))}
+        blocks = -(-count // draws["DRAWS"])
+        _launch(draw_backward, unary, pairwise, lengths, blocks, messages, uniforms, states, count, **draws)
+    return states
+
+
+def _uniform(shape: Tuple[int, ...], unary: Tensor, generator: Optional[torch.Generator]) -> Tensor:
+    return uniform(shape, unary.device, generator, unary.dtype)
+
+
+def _launch(kernel, unary: Tensor, pairwise: Tensor, lengths: Tensor, blocks: int, *others, **constants) -> None:
+    """Runs a kernel with `blocks` programs for each chain."""
+    *batch_shape, n, states = unary.shape
+    unary, lengths = unary.contiguous(), lengths.contiguous()
+    tables = tables_of_chains(pairwise, torch.Size(batch_shape)).contiguous()
+    chains, width = lengths.numel(), next_power_of_two(states)
+    if chains == 0:
+        return
+    table_stride = tables.stride(0) if tables.shape[0] > 1 else 0
+    edge_stride = tables.stride(1) if tables.shape[1] > 1 else 0
+    with on_device_of(unary):
+        kernel[(chains, blocks)](
+            unary, tables, lengths, *others, chains, n, states, table_stride, edge_stride, **constants,
+            STATES=width, num_warps=_warps(width),
+        )  # fmt: skip
+
+
+def _warps(width: int) -> int:
+    """Such that a lane has at most 16 entries of a table."""
+    return min(max(width * width // 512, 1), 16)
+
+
+# Kernels
+
+_SIZES = ["chains", "n", "states", "table_stride", "edge_stride", "count"]
+
+
+@triton.jit(do_not_specialize=["chains", "n", "states", "table_stride", "edge_stride"])
+def viterbi(
+    unary, tables, lengths, pointers, best, chains, n, states, table_stride, edge_stride, STATES: tl.constexpr
+):  # fmt: skip
+    """Fill ``best`` ``[chains, n]``. ``pointers`` ``[chains, n, states]``: the best state before each state."""
+    chain = tl.program_id(0).to(tl.int64)
+    length = _length_of(lengths, chain, n)
+    unary, tables = unary + chain * n * states, tables + chain * table_stride
+    pointers, best = pointers + chain * n * states, best + chain * n
+    left, right = tl.arange(0, STATES)[:, None], tl.arange(0, STATES)[None, :]
+    lanes = tl.arange(0, STATES)
+    message = tl.load(unary + lanes, mask=(lanes < states) & (length > 0), other=float("-inf"))
+    for i in range(1, length):
+        scores = message[:, None] + _table(tables + (i - 1) * edge_stride, left, right, states)
+        tl.store(pointers + i * states + lanes, tl.argmax(scores, 0), mask=lanes < states)
+        message = tl.max(scores, 0) + tl.load(unary + i * states + lanes, mask=lanes < states, other=float("-inf"))
+    state = tl.argmax(message, 0)
+    # Other lanes have stored the pointers.
+    tl.debug_barrier()
+    if tl.max(message, 0) != float("-inf"):
+        for done in range(length):
+            i = length - 1 - done
+            tl.store(best + i, state.to(tl.int64))
+            state = tl.load(pointers + i * states + state, mask=i > 0, other=0)
+
+
+@triton.jit(do_not_specialize=["chains", "n", "states", "table_stride", "edge_stride"])
+def filter_forward(
+    unary, tables, lengths, messages, chains, n, states, table_stride, edge_stride, STATES: tl.constexpr
+):  # fmt: skip
+    """Fill ``messages`` ``[chains, n, states]``: the logarithm of the total weight of the sequences up to each state,
+    but for a constant for each position."""
+    chain = tl.program_id(0).to(tl.int64)
+    length = _length_of(lengths, chain, n)
+    unary, tables, messages = unary + chain * n * states, tables + chain * table_stride, messages + chain * n * states
+    left, right = tl.arange(0, STATES)[:, None], tl.arange(0, STATES)[None, :]
+    lanes = tl.arange(0, STATES)
+    message = tl.load(unary + lanes, mask=(lanes < states) & (length > 0), other=float("-inf"))
+    for i in range(length):
+        if i > 0:
+            scores = message[:, None] + _table(tables + (i - 1) * edge_stride, left, right, states)
+            shift = _finite(tl.max(scores, 0))
+            message = tl.log(tl.sum(tl.exp(scores - shift[None, :]), 0)) + shift
+            message += tl.load(unary + i * states + lanes, mask=lanes < states, other=float("-inf"))
+        # Only differences matter, and those of small numbers are accurate.
+        message -= _finite(tl.max(message, 0))
+        tl.store(messages + i * states + lanes, message, mask=lanes < states)
+
+
+@triton.jit(do_not_specialize=["chains", "n", "states", "table_stride", "edge_stride", "count"])
+def draw_backward(
+    unary, tables, lengths, messages, uniforms, samples, count, chains, n, states, table_stride, edge_stride,
+    DRAWS: tl.constexpr, STATES: tl.constexpr,
+):  # fmt: skip
+    """Fill ``samples`` ``[count, chains, n]`` by ``uniforms`` of the same shape."""
+    chain = tl.program_id(0).to(tl.int64)
+    length = _length_of(lengths, chain, n)
+    tables, messages = tables + chain * table_stride, messages + chain * n * states
+    draw = tl.program_id(1) * DRAWS + tl.arange(0, DRAWS)
+    drawn, at = draw < count, (draw.to(tl.int64) * chains + chain) * n
+    lanes = tl.arange(0, STATES)[:, None]
+    right = tl.zeros((DRAWS,), tl.int32)
+    for done in range(length):
+        i = length - 1 - done
+        weight = tl.load(messages + i * states + lanes, mask=lanes < states, other=float("-inf"))
+        edges = tables + i * edge_stride + lanes * states + right[None, :]
+        weight = weight + tl.load(edges, mask=(lanes < states) & (done > 0), other=0.0)
+        best = tl.max(weight, 0)
+        weight = tl.exp(weight - _finite(best)[None, :])
+        target = tl.load(uniforms + at + i, mask=drawn, other=0.0) * tl.sum(weight, 0)
+        right = _first_beyond(weight, target, lanes, STATES)
+        tl.store(samples + at + i, right.to(tl.int64), mask=drawn & (best != float("-inf")))
+
+
+@triton.jit
+def _first_beyond(weight, target, lanes, STATES: tl.constexpr):
+    """The first state whose cumulative weight is above the target, in each column. Rounding may leave none: then it is
+    the last whose weight is not 0."""
+    beyond = (tl.cumsum(weight, 0) > target[None, :]) & (weight > 0)
+    first = tl.min(tl.where(beyond, lanes, STATES), 0)
+    return tl.where(first < STATES, first, tl.maximum(tl.max(tl.where(weight > 0, lanes, -1), 0), 0))
+
+
+@triton.jit
+def _table(table, left, right, states):
+    return tl.load(table + left * states + right, mask=(left < states) & (right < states), other=float("-inf"))
+
+
+@triton.jit
+def _finite(score):
+    return tl.where(score == float("-inf"), 0.0, score)
+
+
+@triton.jit
+def _length_of(lengths, chain, n):
+    # The host does not check lengths on a device, so they are clamped here.
+    return tl.minimum(tl.maximum(tl.load(lengths + chain), 0), n).to(tl.int32)
+
+
+def _configurations():
+    types = {"lengths": "*i64", "pointers": "*i32", "best": "*i64", "samples": "*i64"}
+    for width in (2, MOST_STATES):
+        for kernel, constants in ((viterbi, {}), (filter_forward, {}), (draw_backward, {"DRAWS": DRAWS})):
+            names = [name for name in kernel.arg_names if not name.isupper()]
+            signature = {name: types.get(name, "i32" if name in _SIZES else "*fp32") for name in names}
+            yield kernel, signature, dict(constants, STATES=width), {"num_warps": _warps(width)}
+
+
+CONFIGURATIONS = tuple(_configurations())
