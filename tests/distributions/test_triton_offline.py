@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parent / "offline_compile.py"
 # Programs of so many warps that a multiprocessor runs at the same time, at least.
 PROGRAMS = {
     "linear_chain": {1: 16, 2: 8, 4: 4, 16: 1},
-    "projective_tree": {4: 4, 8: 2},
+    "projective_tree": {1: 16, 4: 4, 8: 2},
     "spanning_tree": {4: 3, 8: 1},
 }
 # Of kernels for spanning trees that keep less in registers: on blocks in memory; without exponents and derivatives.
@@ -60,7 +60,7 @@ def expected(module, entry):
 
 def check_loops(compiled):
     """Without exponents, the loops over split points take two thirds of the instructions at most."""
-    for scaled in (entry for entry in compiled if not entry["PLAIN"]):
-        (plain,) = (e for e in compiled if e["PLAIN"] and all(e[key] == scaled[key] for key in ("kernel", "SPANS")))
+    for scaled in (entry for entry in compiled if entry.get("PLAIN") is False):
+        (plain,) = (e for e in compiled if e.get("PLAIN") and all(e[key] == scaled[key] for key in ("kernel", "SPANS")))
         assert len(plain["loops"]) == len(scaled["loops"]) == 2
         assert all(short < 0.67 * long for short, long in zip(plain["loops"], scaled["loops"]))

@@ -13,16 +13,17 @@ span adds up its own sum, in a fixed order, so results are deterministic.
 """
 
 import math
-from typing import Tuple
+from typing import Optional, Tuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..arcs import NO_HEAD
 from ..kernels.triton_launch import on_device_of
 from ..kernels.triton_scaled import LOG_2, scaled_log
-from ..operations import Operation
+from ..operations import Operation, uniform, without_gradient
 from ..semirings import NEGATIVE_INFINITY
 from . import reference
 from .triton_inside_outside import (
@@ -42,8 +43,7 @@ from .triton_inside_outside import (
     row,
     set_single_nodes,
 )
-
-argmax, sample = reference.argmax, reference.sample
+from .triton_trees import best_spans, read_trees
 
 # Spans and split points computed at once, and options of the launch, by the largest number of words in a sentence. Two
 # programs of 8 warps fit on a multiprocessor if a thread has 128 registers; some compilers take more unless told.
@@ -51,6 +51,8 @@ _TILES = (
     (32, {"SPANS": 32, "SPLITS": 8}, {"num_warps": 4}),
     (math.inf, {"SPANS": 64, "SPLITS": 8}, {"num_warps": 8, "maxnreg": 128}),
 )
+# Split points among which a warp chooses at once.
+_READING = {"TILE": 64, "num_warps": 1}
 
 
 def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Tensor, Tensor]:
@@ -64,6 +66,58 @@ def expectations(scores: Tensor, lengths: Tensor, single_root: bool) -> Tuple[Te
     return _expectations(scores, lengths, single_root)
 
 
+@without_gradient(
+    "projective_argmax_on_gpu", "Tensor scores, Tensor lengths, bool single_root", lambda scores, *_: scores.shape[::2]
+)
+def argmax(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
+    """Heads ``[batch, n]`` of a best tree, :data:`NO_HEAD` in padding and where no tree is possible."""
+    charts = _charts(scores, CHARTS_WITH_UNITS)
+    _launch(best_spans, scores.contiguous(), lengths.contiguous(), charts, int(single_root))
+    return _read(charts, None, None, scores, lengths, single_root, 1)[0]
+
+
+@without_gradient(
+    "projective_sample_on_gpu",
+    "Tensor scores, Tensor lengths, bool single_root, int count",
+    lambda scores, lengths, single_root, count: (count,) + scores.shape[::2],
+)
+def sample(
+    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
+    """Heads ``[count, batch, n]`` of samples, :data:`NO_HEAD` in padding and where no tree is possible."""
+    *_, values, units, fits = _forward_pass(scores, lengths, single_root, with_marginals=False)
+    # Two choices for each arc: the split point under it, and the extent of the span beyond it.
+    uniforms = uniform((count, len(scores), 2 * scores.shape[-1]), scores.device, generator, scores.dtype)
+    return _read(values, units, fits, scores, lengths, single_root, count, uniforms)
+
+
+def _read(
+    values: Tensor,
+    units: Optional[Tensor],
+    fits: Optional[Tensor],
+    scores: Tensor,
+    lengths: Tensor,
+    single_root: bool,
+    count: int,
+    uniforms: Optional[Tensor] = None,
+) -> Tensor:
+    """Heads ``[count, batch, n]`` of trees from charts: the best, without ``uniforms``, or samples."""
+    batch, _, n = scores.shape
+    heads = torch.full((count, batch, n), NO_HEAD, device=scores.device)
+    if heads.numel() == 0:
+        return heads
+    stacks = torch.empty(count, batch, n + 1, dtype=torch.int32, device=scores.device)
+    # What a best tree does not need is not read.
+    given = (values if tensor is None else tensor for tensor in (units, fits))
+    numbers = values if uniforms is None else uniforms
+    with on_device_of(scores):
+        read_trees[(count * batch,)](
+            values, *given, lengths.contiguous(), numbers, stacks, heads, batch, int(single_root), n,
+            BEST=uniforms is None, **_READING,
+        )  # fmt: skip
+    return heads
+
+
 class _Expectations(Operation):
     """Scores ``[batch, n+1, n]`` → log Z ``[batch]`` and marginals ``[batch, n+1, n]``."""
 
@@ -73,17 +127,7 @@ class _Expectations(Operation):
     wide = False
 
     def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
-        scores, lengths = scores.contiguous(), lengths.contiguous()
-        log_partition = scores.new_full(lengths.shape, NEGATIVE_INFINITY)
-        marginals = torch.zeros_like(scores)
-        values, units = _charts(scores, CHARTS), _charts(scores, CHARTS_WITH_UNITS)
-        fits, shifts = (
-            torch.empty(lengths.shape, dtype=torch.int32, device=scores.device),
-            scores.new_empty(scores.shape[::2]),
-        )
-        charts = values, units, fits
-        _launch(_forward, scores, lengths, log_partition, marginals, *charts, shifts, int(single_root))
-        return (log_partition, marginals, *charts)
+        return _forward_pass(scores, lengths, single_root)
 
     def gradient(self, inputs, outputs, upstream):
         lengths, (_, marginals, *charts) = inputs[1].contiguous(), outputs
@@ -92,7 +136,8 @@ class _Expectations(Operation):
         if grad_marginals is not None:
             tangents = _charts(marginals, CHARTS)
             direction = _centred(grad_marginals, marginals)
-            _launch(_backward, direction, lengths, marginals, *charts, tangents, gradient)
+            for plain in (True, False):
+                _launch(_backward, direction, lengths, marginals, *charts, tangents, gradient, PLAIN=plain)
         if grad_log_partition is not None:
             gradient.addcmul_(marginals, grad_log_partition[:, None, None])
         return (gradient,)
@@ -107,6 +152,22 @@ class _Expectations(Operation):
 
 
 _expectations = _Expectations()
+
+
+def _forward_pass(
+    scores: Tensor, lengths: Tensor, single_root: bool, with_marginals: bool = True
+) -> Tuple[Tensor, ...]:
+    """log Z, marginals (or zeros), and charts: values, exponents, and which sentences have none."""
+    scores, lengths = scores.contiguous(), lengths.contiguous()
+    log_partition = scores.new_full(lengths.shape, NEGATIVE_INFINITY)
+    marginals = torch.zeros_like(scores)
+    values, units = _charts(scores, CHARTS), _charts(scores, CHARTS_WITH_UNITS)
+    fits = torch.empty(lengths.shape, dtype=torch.int32, device=scores.device)
+    charts, shifts = (values, units, fits), scores.new_empty(scores.shape[::2])
+    flags = int(single_root), int(with_marginals)
+    for plain in (True, False):
+        _launch(_forward, scores, lengths, log_partition, marginals, *charts, shifts, *flags, PLAIN=plain)
+    return (log_partition, marginals, *charts)
 
 
 def _charts(scores: Tensor, count: tl.constexpr) -> Tensor:
@@ -125,7 +186,7 @@ def _centred(direction: Tensor, marginals: Tensor) -> Tensor:
     return (direction - (direction * marginals).sum(1, keepdim=True)).contiguous()
 
 
-def _launch(kernel: triton.JITFunction, scores: Tensor, *arguments) -> None:
+def _launch(kernel: triton.JITFunction, scores: Tensor, *arguments, **flags) -> None:
     """Run a kernel with a program for each item of its first argument, ``[batch, n+1, n]``."""
     batch, _, n = scores.shape
     if batch == 0:
@@ -134,16 +195,15 @@ def _launch(kernel: triton.JITFunction, scores: Tensor, *arguments) -> None:
     if scores.dtype == torch.float64:  # needs twice the registers
         options = {name: value for name, value in options.items() if name != "maxnreg"}
     with on_device_of(scores):
-        for plain in (True, False):
-            kernel[(batch,)](scores, *arguments, n, PLAIN=plain, **options, **constants)
+        kernel[(batch,)](scores, *arguments, n, **flags, **options, **constants)
 
 
 # Kernels
 
 
-@triton.jit(do_not_specialize=["single_root", "most"])
+@triton.jit(do_not_specialize=["single_root", "with_marginals", "most"])
 def _forward(
-    scores, lengths, log_partition, marginals, values, units, fits, shifts, single_root, most,
+    scores, lengths, log_partition, marginals, values, units, fits, shifts, single_root, with_marginals, most,
     SPANS: tl.constexpr, SPLITS: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0).to(tl.int64)
@@ -191,7 +251,7 @@ def _forward(
             tl.store(log_partition + item, tl.log(total) + rate * n * LOG_2 + shift)
         else:
             tl.store(log_partition + item, scaled_log(total, tl.load(units + top)))
-        for step in range(n):
+        for step in range(tl.where(with_marginals != 0, n, 0)):
             width = n - step
             for first in range(0, n + 1 - width, SPANS):
                 starts = first + tl.arange(0, SPANS)
@@ -251,15 +311,20 @@ def _backward(
 
 
 # All kernels that the launches above compile for float32.
-_TYPES = {"lengths": "*i64", "fits": "*i32", "single_root": "i32", "most": "i32"}
+_INTEGERS = ("single_root", "with_marginals", "most", "batch")
+_TYPES = {"lengths": "*i64", "fits": "*i32", "stacks": "*i32", "heads": "*i64", **dict.fromkeys(_INTEGERS, "i32")}
+
+
+def _configurations():
+    passes = [(kernel, {"PLAIN": plain}) for kernel in (_forward, _backward) for plain in (True, False)]
+    for kernel, flags in (*passes, (best_spans, {})):
+        for _, constants, options in _TILES:
+            yield kernel, {**constants, **flags}, options
+    for best in (True, False):
+        yield read_trees, {"TILE": _READING["TILE"], "BEST": best}, {"num_warps": _READING["num_warps"]}
+
+
 CONFIGURATIONS = [
-    (
-        kernel,
-        {name: _TYPES.get(name, "*fp32") for name in kernel.arg_names if not name.isupper()},
-        dict(constants, PLAIN=plain),
-        options,
-    )
-    for kernel in (_forward, _backward)
-    for _, constants, options in _TILES
-    for plain in (True, False)
+    (kernel, {name: _TYPES.get(name, "*fp32") for name in kernel.arg_names if not name.isupper()}, constants, options)
+    for kernel, constants, options in _configurations()
 ]

@@ -45,7 +45,7 @@ def inside(
     """Whether, if ``PLAIN``, a value is out of range, for each of ``starts``."""
     spans = starts <= n - width
     at = row(width, n) + starts
-    to_right, to_left = _arcs(width, starts, most)
+    to_right, to_left = arcs_between(width, starts, most)
     right_score = tl.load(scores + to_right, mask=spans, other=float("-inf"))
     left_score = tl.load(scores + to_left, mask=spans & (starts > 0), other=float("-inf"))
     both = tl.zeros((SPLITS, starts.shape[0]), values.dtype.element_ty)
@@ -106,7 +106,7 @@ def outside(marginals, values, units, size, width, starts, n, most, SPLITS: tl.c
     right_arc *= tl.load(values + RIGHT_ARC * size + at, mask=spans, other=0.0)
     left_arc *= tl.load(values + LEFT_ARC * size + at, mask=spans, other=0.0)
     both = _quotient(right_arc + left_arc, tl.load(values + BOTH * size + at, mask=spans, other=0.0))
-    to_right, to_left = _arcs(width, starts, most)
+    to_right, to_left = arcs_between(width, starts, most)
     tl.store(marginals + to_right, right_arc, mask=spans)
     tl.store(marginals + to_left, left_arc, mask=spans & (starts > 0))
     tl.store(values + OUTSIDE_BOTH * size + at, both, mask=spans)
@@ -120,7 +120,7 @@ def inside_tangents(
 ):
     spans = starts <= n - width
     at = row(width, n) + starts
-    to_right, to_left = _arcs(width, starts, most)
+    to_right, to_left = arcs_between(width, starts, most)
     right_arc_tangent = tl.load(directions + to_right, mask=spans, other=0.0)
     left_arc_tangent = tl.load(directions + to_left, mask=spans & (starts > 0), other=0.0)
     both, both_unit = _load(values, units, BOTH, size, at, spans, PLAIN)
@@ -164,7 +164,7 @@ def outside_tangents(
     spans = starts <= n - width
     leftward = spans & (starts > 0)
     at = row(width, n) + starts
-    to_right, to_left = _arcs(width, starts, most)
+    to_right, to_left = arcs_between(width, starts, most)
     top = tl.load(tangents + RIGHT * size + at, mask=spans, other=0.0)
     top = -top / tl.load(values + RIGHT * size + at, mask=spans, other=1.0)
     right, left, right_arc, left_arc = _around(
@@ -396,7 +396,7 @@ def row(width, n):
 
 
 @triton.jit
-def _arcs(width, starts, most):
+def arcs_between(width, starts, most):
     """Indices in ``[n+1, n]`` of the arcs between the ends of spans, rightward and leftward."""
     return starts * most + starts + width - 1, (starts + width) * most + starts - 1
 
