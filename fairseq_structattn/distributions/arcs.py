@@ -5,7 +5,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import integers
+from . import finite_masks, integers
 from .semirings import NEGATIVE_INFINITY
 from .structured import StructuredDistribution, cached
 
@@ -62,14 +62,30 @@ class ArcDistribution(StructuredDistribution):
         words = self.position_mask
         heads = torch.cat((words.new_ones(self.batch_shape + (1,)), words), -1)
         between = heads.unsqueeze(-1) & words.unsqueeze(-2)
-        if self._self_arcs:
-            return between
-        return between & ~torch.eye(self.max_length + 1, dtype=torch.bool, device=self.device)[:, 1:]
+        return between if self._self_arcs else between & ~self._from_itself
+
+    @property
+    def _from_itself(self) -> Tensor:
+        """Mask of arcs from a word to itself, ``[n+1, n]``."""
+        return torch.eye(self.max_length + 1, dtype=torch.bool, device=self.device)[:, 1:]
+
+    @cached
+    def _forbids_nothing(self) -> bool:
+        """Whether all scores are known to be finite and of moderate size."""
+        return finite_masks.readable(self.arc_scores) and finite_masks.all_ordinary((self.arc_scores,))
+
+    def _all_ordinary(self) -> bool:
+        return self._forbids_nothing or super()._all_ordinary()
+
+    @cached
+    def _absent(self) -> Tensor:
+        """The complement of :attr:`arc_mask`, or a mask that broadcasts to it."""
+        return ~self.arc_mask if self._has_padding or self._self_arcs else self._from_itself
 
     @cached
     def _narrow_scores(self) -> Tensor:
         """Scores in float32, or in float64 if they are given so, with −inf where there is no arc."""
-        return self.arc_scores.to(self._narrow_dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY)
+        return self.arc_scores.to(self._narrow_dtype).masked_fill(self._absent, NEGATIVE_INFINITY)
 
     @cached
     def _masked_scores(self) -> Tensor:
@@ -118,7 +134,7 @@ class ArcDistribution(StructuredDistribution):
         return (self._masked_scores,)
 
     def _parts(self, structure: Tensor) -> Tuple[Tensor, ...]:
-        return (structure.to(self.compute_dtype).masked_fill(~self.arc_mask, 0),)
+        return (structure.to(self.compute_dtype).masked_fill(self._absent, 0),)
 
     def _real_parts(self) -> Tensor:
         return self.arc_mask

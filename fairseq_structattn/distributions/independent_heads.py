@@ -86,7 +86,7 @@ class IndependentHeads(ArcDistribution):
     def _scores_of_heads(self, dtype: torch.dtype) -> Tensor:
         """Scores of the heads of each word, ``[*batch, n, n+1]``, −inf where there is no arc."""
         scores = self.arc_scores if self._moderate is None else self._moderate.potentials[0]
-        return scores.to(dtype).masked_fill(~self.arc_mask, NEGATIVE_INFINITY).transpose(-1, -2)
+        return scores.to(dtype).masked_fill(self._absent, NEGATIVE_INFINITY).transpose(-1, -2)
 
     def _arcs(self, heads: Tensor) -> Tensor:
         """From ``[*sample, *batch, n, n+1]`` to ``[*sample, *batch, n+1, n]``; 0 in padding and in impossible items, in

@@ -101,7 +101,9 @@ class DependencyTree(ArcDistribution):
 
     @cached
     def _no_arc(self) -> Tensor:
-        """Mask of arcs that do not exist or are forbidden."""
+        """Mask of arcs that do not exist or are forbidden, or one that broadcasts to it."""
+        if self._forbids_nothing:
+            return self._absent
         return self._usable_scores(self._narrow_dtype) == NEGATIVE_INFINITY
 
     def _argmax(self) -> Tensor:

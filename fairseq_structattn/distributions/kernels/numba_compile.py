@@ -112,6 +112,8 @@ def over_batch(kernel: Callable, batch: int, *arguments) -> None:
     while after an operation) leaves its work to the others. Items are assigned to the parts in turn, so that a batch
     sorted by length is divided evenly.
     """
+    if batch == 0:
+        return
     workers = min(torch.get_num_threads(), batch)
     parts = min(PARTS_PER_THREAD * workers, batch) if workers > 1 else 1
     remaining = iter(range(parts))

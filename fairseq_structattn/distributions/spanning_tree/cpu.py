@@ -72,13 +72,14 @@ class _Elimination(Operation):
         best, fits = torch.zeros_like(pivots), torch.empty(batch, dtype=torch.bool, device=weights.device)
         problem = (lengths.numpy(), single_root) + _arrays(weights, tape, pivots)
         over_batch(cpu_elimination.total, batch, *_arrays(given, best), *problem, value.numpy(), fits.numpy())
-        others = _items(~fits)
+        others = np.flatnonzero(~fits.numpy())
+        possible = fits.clone()
         if len(others) > 0:
             # From here on, the weights of the other sentences are logarithms.
             weights[others] = given[others] - best[others].unsqueeze(-2)
             over_batch(cpu_log_elimination.total, len(others), others, *problem, value.numpy())
-        possible = value != NEGATIVE_INFINITY
-        value = value + best.sum(-1)
+            possible = value != NEGATIVE_INFINITY
+            value[others] += best[others].sum(-1)
         state = weights, tape, pivots, fits, possible
         if not with_marginals:
             return (value, None, weights.new_empty(0), *state)
@@ -145,12 +146,9 @@ def _marginals(
 
 def _implementations(fits: Tensor, possible: Tensor) -> Tuple[tuple, ...]:
     """The modules of kernels, each with the sentences that it computes."""
-    return (cpu_elimination, _items(fits)), (cpu_log_elimination, _items(possible & ~fits))
+    linear, each = fits.numpy(), possible.numpy()
+    return (cpu_elimination, np.flatnonzero(linear)), (cpu_log_elimination, np.flatnonzero(each & ~linear))
 
 
 def _arrays(*tensors: Tensor) -> Tuple[np.ndarray, ...]:
     return tuple(tensor.numpy() for tensor in tensors)
-
-
-def _items(chosen: Tensor) -> np.ndarray:
-    return chosen.nonzero().squeeze(-1).numpy()

@@ -48,7 +48,7 @@ def total(first, stride, scores, best, lengths, single_root, weights, tape, pivo
         log_partition[i] = 0
         for v in range(n):
             fits[i] &= w[n, v] < LARGEST
-            log_partition[i] += math.log(d[v])
+            log_partition[i] += best[i, v] + math.log(d[v])
 
 
 @kernel
