@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_structattn.distributions import StructuredDistribution
 from fairseq_structattn.models.decoder_graphs import DecoderGraphs, Looped
+from fairseq_structattn.models.encoder_output import EncoderOutput
 from fairseq_structattn.models.pretrained import is_built_for_checkpoint, load_pretrained
 from fairseq_structattn.models.renamed_parameters import SOURCE_ATTENTION, rename
 from fairseq_structattn.models.rnn_options import NO_ATTENTION, RNNOptions
@@ -24,28 +25,6 @@ from fairseq_structattn.modules.source_attention import SCORERS, ExpectedHeads, 
 from fairseq_structattn.modules.span_attention import ExpectedSpans, SpanAttention, span_attention_names
 
 IncrementalState = Dict[str, Dict[str, Tensor]]
-
-
-class EncoderOutput(NamedTuple):
-    """A batch of source sentences, right-padded whatever the padding of ``src_tokens``.
-
-    Attributes:
-        source: the source side of attention. Its values are the states ``[batch, src_len, source_dim]``, 0 on padding;
-            without attention, so are its keys
-        left_padding: number of padding symbols before each sentence in ``src_tokens``, ``[batch]``
-        finals: final state of each encoder layer, ``[batch, layers, final_dim]``
-        heads: the distribution over the heads of the words, or over binary trees, if the encoder was asked for it
-    """
-
-    source: AttentionSource
-    left_padding: Tensor
-    finals: Tensor
-    heads: Optional[StructuredDistribution] = None
-
-    def reorder(self, new_order: Tensor) -> "EncoderOutput":
-        """The sentences with the indices `new_order` ``[new_batch]``, without the distribution over heads."""
-        left_padding, finals = (part.index_select(0, new_order) for part in (self.left_padding, self.finals))
-        return EncoderOutput(self.source.reorder(new_order), left_padding, finals)
 
 
 class DecoderStep(NamedTuple):
@@ -359,17 +338,22 @@ class RNNDecoder(FairseqIncrementalDecoder):
         cached = self.get_incremental_state(incremental_state, "decoder")
         if cached is not None:
             prev_output_tokens = prev_output_tokens[:, -1:]
+        searches = incremental_state is not None and prev_output_tokens.size(1) == 1
+        if self.has_coverage or return_posterior or not searches:
+            searches, encoder_out = False, encoder_out.expanded()
         embedded = F.dropout(self.embed_tokens(prev_output_tokens), self.dropout_in, self.training).transpose(0, 1)
         start = self._initial_state(encoder_out, embedded) if cached is None else self._unpack(cached)
         one_by_one = self.query_previous or self.feed_dim or self.has_coverage
         run = self._step_by_step if one_by_one else self._all_at_once
         if self.graphs is not None and self._is_training_step(incremental_state) and self.graphs.takes(embedded):
             run = partial(self._from_graphs, self.graphs)
+        if searches:
+            run = self._next_word
         decoded = run(embedded, *start, encoder_out.source)
         self.set_incremental_state(incremental_state, "decoder", self._pack(decoded))
         features, weights = decoded.features, decoded.weights
         if weights is not None:
-            weights = rotate_right(weights, encoder_out.left_padding)
+            weights = rotate_right(weights, encoder_out.left_padding).reshape(embedded.size(1), -1, weights.size(-1))
         if self.narrowing is not None:
             features = F.dropout(self.narrowing(features), self.dropout_out, self.training)
         extra: Dict[str, Any] = {"attn": [weights]}
@@ -382,7 +366,7 @@ class RNNDecoder(FairseqIncrementalDecoder):
         return features if self.output_projection is None else self.output_projection(features)
 
     def _initial_state(self, encoder_out: EncoderOutput, embedded: Tensor) -> Tuple[State, Tensor, Optional[Tensor]]:
-        state = self.start(encoder_out.finals)
+        state = self.start(encoder_out.finals.repeat_interleave(encoder_out.beam, 0))
         return state, embedded.new_zeros(embedded.size(1), self.feed_dim), None
 
     def _all_at_once(
@@ -419,6 +403,31 @@ class RNNDecoder(FairseqIncrementalDecoder):
         if attend is None:
             return Decoded(features, None, lambda: None, state, feed, None)
         return Decoded(features, attend.weights(), attend.posterior, state, feed, attend.coverage, attend)
+
+    def _next_word(
+        self, embedded: Tensor, state: State, feed: Tensor, coverage: Optional[Tensor], source: AttentionSource
+    ) -> Decoded:
+        """One target step of a beam search. To attention, the hypotheses of a sentence are several target steps, so
+        that it reads each sentence once; weights are ``[sentences, beam, src_len]``."""
+        layers, word = unstack_state(state), embedded[0]
+        if self.query_previous:
+            hidden = layers[-1][0]
+            context, weights = self._attend_from_all(hidden, source)
+            layers = self.rnn.one_step(_side_by_side(word, context, feed), layers)
+        else:
+            layers = self.rnn.one_step(_side_by_side(word, None, feed), layers)
+            hidden = layers[-1][0]
+            context, weights = self._attend_from_all(hidden, source)
+        features = self._read_out(self.readout, hidden, context, word)
+        feed = features if self.feed_dim else feed
+        return Decoded(features.unsqueeze(0), weights, lambda: None, stack_state(layers), feed, coverage)
+
+    def _attend_from_all(self, hidden: Tensor, source: AttentionSource) -> Tuple[Optional[Tensor], Optional[Tensor]]:
+        """Contexts ``[rows, source_dim]`` and weights for the states ``[rows, hidden]`` of all hypotheses."""
+        if self.attention is None:
+            return None, None
+        contexts, weights = self.attention(hidden.view(source.lengths.size(0), -1, hidden.size(-1)), source)
+        return contexts.flatten(0, 1), weights
 
     def _is_training_step(self, incremental_state: Optional[IncrementalState]) -> bool:
         return incremental_state is None and self.training and torch.is_grad_enabled()
@@ -513,6 +522,12 @@ def _states_alone(states: Tensor, lengths: Tensor, arcs: Optional[Tensor] = None
 
 def _beside(context: Tensor, feed: Tensor) -> Tensor:
     return torch.cat((context, feed), -1) if feed.size(-1) else context
+
+
+def _side_by_side(word: Tensor, context: Optional[Tensor], feed: Tensor) -> Tensor:
+    """The whole input of a target step."""
+    parts = [part for part in (word, context, feed) if part is not None and part.size(-1)]
+    return torch.cat(parts, -1) if len(parts) > 1 else word
 
 
 def rotate_left(columns: Tensor, shift: Tensor) -> Tensor:

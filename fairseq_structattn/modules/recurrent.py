@@ -205,6 +205,19 @@ class DecoderRNN(nn.Module):
         outputs, final = self.rnn(inputs, state if self.state_size == 2 else state[0])
         return outputs, final if self.state_size == 2 else (final,)
 
+    def one_step(self, inputs: Tensor, state: List[LayerState]) -> List[LayerState]:
+        """The state after one step, from its whole input ``[batch, input_dim]``; for states see :meth:`for_steps`."""
+        following: List[LayerState] = []
+        for layer, weights in enumerate(self.rnn.all_weights):
+            if layer > 0:
+                inputs = F.dropout(inputs, self.rnn.dropout, self.training)
+            if self.state_size == 2:
+                following.append(torch.lstm_cell(inputs, state[layer], *weights))
+            else:
+                following.append((torch.gru_cell(inputs, *state[layer], *weights),))
+            inputs = following[-1][0]
+        return following
+
     def for_steps(self, known: Tensor) -> Step:
         """A function for loops in which an input depends on the output before it.
 

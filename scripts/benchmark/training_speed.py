@@ -13,7 +13,7 @@ import argparse
 import statistics
 import sys
 import time
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 from fairseq import options, tasks, utils
@@ -146,9 +146,23 @@ def description(arguments: argparse.Namespace) -> str:
 
 
 def measure(
-    systems: Sequence[str], batches: List[Dict], trained: Dict[str, Trained], rounds: int, data: str
+    systems: Sequence[str],
+    batches: List[Dict],
+    trained: Dict[str, Any],
+    rounds: int,
+    data: str,
+    what: str = "training step",
 ) -> List[Dict]:
-    """Rows of words per second on `data`, and ratios to each baseline from the times of the same batch."""
+    """Rows of words per second on `data`, and ratios to each baseline from the times of the same batch.
+
+    Args:
+        systems: in the order of the rows
+        batches: with the number of target words of each, ``"ntokens"``
+        trained: of each system, an object such as :class:`Trained`
+        rounds: how often each system has each batch
+        data: what is unusual about the batches and the models
+        what: name of that which is timed
+    """
     for system in systems:
         for batch in batches[:2]:
             trained[system].update(batch)
@@ -166,13 +180,28 @@ def measure(
             pairs = zip(trained[baseline].seconds, trained[system].seconds)
             rows.append(
                 {
-                    "job": f"training step against {baseline}{data}",
+                    "job": f"{what} against {baseline}{data}",
                     "system": system,
                     "words_per_second": round(words / sum(trained[system].seconds)),
                     "ratio": round(statistics.median(other / own for other, own in pairs), 3),
                 }
             )
     return rows
+
+
+def publish(rows: List[Dict], output: Optional[str], script: str) -> None:
+    """Prints the rows that `script` measured and, if `output` is a file, adds them to it."""
+    for row in rows:
+        print(f"{row['job']:80} {row['system']:30} {row['words_per_second']:8} words/s  {row['ratio']:6.3f}x")
+    if output is None:
+        return
+    content = {
+        "command": f"python scripts/benchmark/{script} BIN_DIR",
+        "versions": versions("numba"),
+        "machine": f"{machine()}, {torch.get_num_threads()} threads",
+        "rows": rows,
+    }
+    replace_rows(output, content, ("job", "system"))
 
 
 @command
@@ -216,17 +245,7 @@ def main(arguments=None) -> None:
         batches = batches_of_length(first, arguments.batches, arguments.source_length, arguments.batch_size, device)
     rounds = reduced_number(arguments.rounds, arguments.reduce)
     rows = measure(systems, batches, trained, rounds, description(arguments))
-    for row in rows:
-        print(f"{row['job']:80} {row['system']:30} {row['words_per_second']:8} words/s  {row['ratio']:6.3f}x")
-    if arguments.output is None:
-        return
-    content = {
-        "command": "python scripts/benchmark/training_speed.py BIN_DIR",
-        "versions": versions("numba"),
-        "machine": f"{machine()}, {torch.get_num_threads()} threads",
-        "rows": rows,
-    }
-    replace_rows(arguments.output, content, ("job", "system"))
+    publish(rows, arguments.output, "training_speed.py")
 
 
 if __name__ == "__main__":

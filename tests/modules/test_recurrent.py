@@ -77,6 +77,21 @@ def test_steps_equal_one_call(cell, known, device):
         torch.testing.assert_close(gradient, expected)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("cell", CELLS)
+def test_single_steps_equal_one_call(cell, device):
+    torch.manual_seed(0)
+    rnn = DecoderRNN(cell, 3, 4, 2, dropout=0.5).to(device).eval()
+    inputs = torch.randn(3, 2, 3, device=device)
+    state = tuple(torch.randn(2, 2, 4, device=device) for _ in range(rnn.state_size))
+    expected, _ = rnn(inputs, state)
+    layers = unstack_state(state)
+    for given, output in zip(inputs, expected):
+        layers = rnn.one_step(given, layers)
+        torch.testing.assert_close(layers[-1][0], output)
+    assert not torch.equal(rnn.train().one_step(given, layers)[1][0], rnn.one_step(given, layers)[1][0])
+
+
 def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(recurrent, "reads_packed", lambda device: True)
 
