@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_structattn.distributions.registry import Registry
-from fairseq_structattn.modules.repeated_product import RepeatedLinear, RepeatedProduct, in_dtype, product_dtype
+from fairseq_structattn.modules.additive import Additive, additive_scores
+from fairseq_structattn.modules.repeated_product import RepeatedProduct, in_dtype, product_dtype
 
 
 class Score(nn.Module):
@@ -170,24 +171,21 @@ class AdditiveScore(Score):
         self.energy = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        projected = self.query_projection(query)
-        return self.energy(torch.tanh(projected.unsqueeze(2) + keys.unsqueeze(1))).squeeze(-1)
+        return additive_scores(self.query_projection(query).unsqueeze(2), keys.unsqueeze(1), self.energy)
 
     def for_steps(self, keys: Tensor, steps: int, mask: Optional[Tensor] = None) -> Callable[[Tensor], Tensor]:
-        project = RepeatedLinear(self.query_projection, steps, keys.size(0))
-        compare = self._comparison(keys, mask)
-        return lambda query: compare(project(query.squeeze(1)))
-
-    def _comparison(self, keys: Tensor, mask: Optional[Tensor]) -> Callable[[Tensor], Tensor]:
-        """Scores ``[batch, 1, src_len]`` of `keys` for one projected query of each sentence, ``[batch, hidden]``."""
         batch, length = keys.shape[:2]
-        dtype = product_dtype(self.energy.weight)
-        energy = self.energy.weight.to(dtype).t()
-        addend = energy.new_zeros(()) if mask is None else mask.reshape(-1, 1).to(dtype)
+        score, dtype = Additive.of(self.energy, keys.dtype), product_dtype(self.energy.weight)
+        project = RepeatedProduct(score.factor * self.query_projection.weight.t(), steps, batch)
+        weight, keys = score.weight.to(dtype).t(), score.factor * keys
+        addend = weight.new_zeros(batch * length, 1) if mask is None else mask.reshape(-1, 1).to(dtype)
+        addend = addend if score.constant is None else addend + score.constant.to(dtype)
+        # The gradient of the constant is a sum over all steps, which is taken once.
+        addends = iter(addend.expand(steps, -1, -1).unbind(0))
 
-        def compare(projected: Tensor) -> Tensor:
-            hidden = torch.tanh(projected.unsqueeze(1) + keys).flatten(0, 1)
-            return torch.addmm(addend, in_dtype(hidden, dtype), energy).view(batch, 1, length)
+        def compare(query: Tensor) -> Tensor:
+            hidden = score.activation(project(query.squeeze(1)).unsqueeze(1) + keys).flatten(0, 1)
+            return torch.addmm(next(addends), in_dtype(hidden, dtype), weight).view(batch, 1, length)
 
         return compare
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_structattn.distributions import IndependentHeads, distribution_names, get_distribution
 from fairseq_structattn.distributions.arcs import ArcDistribution
 from fairseq_structattn.distributions.trees import ROOTS, DependencyTree
+from fairseq_structattn.modules.additive import additive_scores
 from fairseq_structattn.modules.estimators import Estimator
 from fairseq_structattn.modules.recurrent import SentenceRNN
 
@@ -104,7 +105,7 @@ class ArcScorer(nn.Module):
     def _score(self, heads: Tensor, dependents: Tensor) -> Tensor:
         """Scores ``[batch, n+1, n]``, from LSTM states of heads ``[batch, n+1, dim]`` and words ``[batch, n, dim]``."""
         heads, dependents = self.head_projection(heads), self.dependent_projection(dependents)
-        return self.energy(torch.tanh(heads.unsqueeze(2) + dependents.unsqueeze(1))).squeeze(-1)
+        return additive_scores(heads.unsqueeze(2), dependents.unsqueeze(1), self.energy)
 
 
 class BiaffineArcScorer(ArcScorer):

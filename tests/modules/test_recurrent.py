@@ -1,11 +1,13 @@
 """Recurrent networks, as one call and layer by layer, against each other and PyTorch's with packing."""
 
+import doctest
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from fairseq_structattn.modules import recurrent
+from fairseq_structattn.modules import packing, recurrent
 from fairseq_structattn.modules.packing import Packing
 from fairseq_structattn.modules.recurrent import (
     CELLS,
@@ -148,13 +150,15 @@ def test_packed_padding_is_not_read(monkeypatch):
 
 
 def test_packing_is_that_of_pytorch():
+    failures, tries = doctest.testmod(packing)
+    assert tries and not failures
     inputs = torch.randn(6, 3, 2)
     expected = pack_padded_sequence(inputs, LENGTHS, enforce_sorted=False)
-    packing = Packing.of(LENGTHS, inputs.device)
-    assert torch.equal(packing.pack(inputs), expected.data)
-    assert torch.equal(packing.batch_sizes, expected.batch_sizes)
-    assert torch.equal(packing.places, expected.unsorted_indices)
-    assert torch.equal(packing.unpack(expected.data, 7)[:6], pad_packed_sequence(expected)[0])
+    found = Packing.of(LENGTHS, inputs.device)
+    assert torch.equal(found.pack(inputs), expected.data)
+    assert torch.equal(found.batch_sizes, expected.batch_sizes)
+    assert torch.equal(found.places, expected.unsorted_indices)
+    assert torch.equal(found.unpack(expected.data, 7)[:6], pad_packed_sequence(expected)[0])
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
