@@ -24,6 +24,7 @@ pytest.importorskip("triton")
 from fairseq_structattn.distributions.linear_chain import triton_scan, triton_sequences  # noqa: E402
 from fairseq_structattn.distributions.projective_tree import cuda as projective_cuda  # noqa: E402
 from fairseq_structattn.distributions.spanning_tree import cuda as spanning_cuda  # noqa: E402
+from fairseq_structattn.distributions.spanning_tree import triton_sampling  # noqa: E402
 
 if triton_launch.interpreted():
     from triton.runtime.interpreter import InterpretedFunction, ScanOps
@@ -520,8 +521,62 @@ def test_samples_of_projective_trees_are_those_of_the_cpu(single_root, monkeypat
     assert torch.equal(heads.cpu(), projective_cpu.sample(scores, lengths, single_root, 2))
 
 
+class Choices:
+    """Stands in for random choices: leads through all sequences of them, and multiplies their probabilities."""
+
+    def __init__(self):
+        self.path, self.counts, self.probability = [], [], 1.0
+
+    def __call__(self, weights, share, numbers, beyond):
+        weights, step = weights.handle.data, len(self.counts)
+        possible = np.flatnonzero(weights)
+        if step == len(self.path):
+            self.path.append(0)
+        choice = possible[self.path[step]] if len(possible) else 0
+        self.counts.append(max(len(possible), 1))
+        self.probability *= weights[choice] / weights.sum() if len(possible) else 1.0
+        return triton_sampling.tl.sum(triton_sampling.tl.where(numbers == int(choice), numbers, 0), 0)
+
+    def next_path(self):
+        """Whether there is another one."""
+        while self.path and self.path[-1] + 1 == self.counts[len(self.path) - 1]:
+            self.path.pop()
+        if self.path:
+            self.path[-1] += 1
+        self.counts, self.probability = [], 1.0
+        return bool(self.path)
+
+
+@pytest.mark.skipif(not triton_launch.interpreted(), reason="the frequencies of arcs are tested below")
+@pytest.mark.parametrize("root", ("multi", "single"))
+def test_samples_of_spanning_trees_have_their_probabilities(root, monkeypatch):
+    """By all choices that a program can make."""
+    choices, found = Choices(), {}
+    monkeypatch.setattr(triton_sampling, "drawn", choices)
+    scores = 2 * torch.randn(1, 4, 3, dtype=torch.double)
+    scores[0, 0, 1] = -INF if root == "multi" else 50.0
+    tree = next(case for case in CASES if case.name == f"spanning-{root}").build({"arc_scores": scores}, None)
+    going_on = True
+    while going_on:
+        heads = tuple(tree.as_integers(tree.sample())[0].tolist())
+        found[heads] = found.get(heads, 0) + choices.probability
+        going_on = choices.next_path()
+    trees = torch.tensor(list(found))
+    with use_backend("reference"):
+        probabilities = tree.log_prob_of_heads(trees.unsqueeze(1)).exp().squeeze(1)
+    assert abs(probabilities.sum() - 1) < 1e-9
+    close(torch.tensor(list(found.values())), probabilities, 1e-9)
+
+
+def test_a_seed_determines_samples_of_spanning_trees():
+    tree = SpanningTree(torch.randn(2, 6, 5, device=DEVICE), torch.tensor([5, 3], device=DEVICE))
+    drawn = [tree.sample((2,), generator=torch.Generator(DEVICE).manual_seed(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    assert drawn[0][:, 1].sum((-2, -1)).tolist() == [3, 3]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ("projective-multi", "projective-single"))
+@pytest.mark.parametrize("name", ("projective-multi", "projective-single", "spanning-multi", "spanning-single"))
 @pytest.mark.parametrize("n", (3, 40, 70))
 def test_frequencies_of_arcs_in_samples(name, n):
     case, count = next(case for case in CASES if case.name == name), 4000

@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).parent / "offline_compile.py"
 PROGRAMS = {
     "linear_chain": {1: 16, 2: 8, 4: 4, 16: 1},
     "projective_tree": {1: 16, 4: 4, 8: 2},
-    "spanning_tree": {4: 3, 8: 1},
+    "spanning_tree": {1: 16, 4: 3, 8: 1},
 }
 # Of kernels for spanning trees that keep less in registers: on blocks in memory; without exponents and derivatives.
 BLOCKED, PLAIN = {8: 2, 16: 1}, {4: 4, 8: 2}

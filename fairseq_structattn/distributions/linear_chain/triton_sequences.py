@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..kernels.triton_draw import drawn
 from ..kernels.triton_launch import next_power_of_two, on_device_of
 from ..operations import uniform, without_gradient
 from ..pairwise import tables_of_chains
@@ -157,7 +158,7 @@ def draw_backward(
     length = _length_of(lengths, chain, n)
     tables, messages = tables + chain * table_stride, messages + chain * n * states
     draw = tl.program_id(1) * DRAWS + tl.arange(0, DRAWS)
-    drawn, at = draw < count, (draw.to(tl.int64) * chains + chain) * n
+    wanted, at = draw < count, (draw.to(tl.int64) * chains + chain) * n
     lanes = tl.arange(0, STATES)[:, None]
     right = tl.zeros((DRAWS,), tl.int32)
     for done in range(length):
@@ -167,18 +168,8 @@ def draw_backward(
         weight = weight + tl.load(edges, mask=(lanes < states) & (done > 0), other=0.0)
         best = tl.max(weight, 0)
         weight = tl.exp(weight - _finite(best)[None, :])
-        target = tl.load(uniforms + at + i, mask=drawn, other=0.0) * tl.sum(weight, 0)
-        right = _first_beyond(weight, target, lanes, STATES)
-        tl.store(samples + at + i, right.to(tl.int64), mask=drawn & (best != float("-inf")))
-
-
-@triton.jit
-def _first_beyond(weight, target, lanes, STATES: tl.constexpr):
-    """The first state whose cumulative weight is above the target, in each column. Rounding may leave none: then it is
-    the last whose weight is not 0."""
-    beyond = (tl.cumsum(weight, 0) > target[None, :]) & (weight > 0)
-    first = tl.min(tl.where(beyond, lanes, STATES), 0)
-    return tl.where(first < STATES, first, tl.maximum(tl.max(tl.where(weight > 0, lanes, -1), 0), 0))
+        right = drawn(weight, tl.load(uniforms + at + i, mask=wanted, other=0.0), lanes, STATES)
+        tl.store(samples + at + i, right.to(tl.int64), mask=wanted & (best != float("-inf")))
 
 
 @triton.jit

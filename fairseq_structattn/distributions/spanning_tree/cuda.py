@@ -2,20 +2,26 @@
 
 As on the CPU, the backward pass is the derivative, in the direction of the upstream gradient, of the sweeps that
 compute the marginals. The kernels never wait for the device and are bitwise deterministic. The weights of a sentence
-are in registers (:mod:`.triton_elimination`), or in memory where they do not fit (:mod:`.triton_blocked`).
+are in registers (:mod:`.triton_elimination`), or in memory where they do not fit (:mod:`.triton_blocked`). Samples
+reverse the elimination in memory (:mod:`.triton_sampling`).
+
+The best tree is found on the CPU: the algorithm of Chu, Liu and Edmonds contracts one cycle after the other, and only
+then is known how many there are. The lanes of a GPU would mostly wait, and no training needs the result.
 """
 
 import inspect
 import math
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
+from ..arcs import NO_HEAD
 from ..kernels.triton_launch import next_power_of_two, on_device_of
-from ..operations import Operation
-from . import reference, triton_blocked, triton_elimination
+from ..operations import Operation, without_gradient
+from . import reference, triton_blocked, triton_elimination, triton_sampling
+from .reverse_elimination import in_original_order
 from .root_order import reorder, root_child_last
 
 # Sizes of tiles in words, and the warps that share one. A tile has to fit in registers; one of 128 words does not.
@@ -52,9 +58,42 @@ def log_partition(scores: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     return expectations(scores, lengths, single_root)[0]
 
 
-# One algorithm each, on the CPU wherever the scores are.
 argmax = reference.argmax
-sample = reference.sample
+
+
+@without_gradient(
+    "spanning_sample_on_gpu",
+    "Tensor scores, Tensor lengths, bool single_root, int count",
+    lambda scores, lengths, single_root, count: (count,) + scores.shape[::2],
+)
+def sample(
+    scores: Tensor, lengths: Tensor, single_root: bool, count: int, generator: Optional[torch.Generator] = None
+) -> Tensor:
+    """Heads ``[count, batch, n]`` of exact samples; ``NO_HEAD`` in padding and if no tree is possible."""
+    batch, n, device = len(scores), scores.shape[-1], scores.device
+    heads = torch.full((count, batch, n), NO_HEAD, device=device)
+    source = device if generator is None else generator.device
+    seeds = torch.randint(torch.iinfo(torch.int64).max, (count, batch), device=source, generator=generator).to(device)
+    if heads.numel() == 0:
+        return heads
+    order = root_child_last(scores, lengths) if single_root else None
+    scores, lengths = reorder(scores, order).contiguous(), lengths.contiguous()
+    log_partition, *tape = _blocked_elimination.new(scores)
+    problem = scores, lengths, *tape, log_partition
+    _run_in_blocks(triton_blocked.eliminate, single_root, *problem)
+    words, options = _words(n)
+    links = torch.empty(count, batch, words, dtype=torch.int32, device=device)
+    with on_device_of(scores):
+        triton_sampling.restore[(count * batch,)](
+            *problem, seeds, links, heads, batch, n, SINGLE_ROOT=single_root, WORDS=words, **options
+        )
+    return in_original_order(heads, order)
+
+
+def _words(n: int) -> Tuple[int, Dict[str, int]]:
+    """Lanes of a program that draws a tree, one for each word and the root, and options of the launch."""
+    words = next_power_of_two(n + 1)
+    return words, {"num_warps": min(max(words // 64, 1), 8)}
 
 
 class _Elimination(Operation):
@@ -116,7 +155,7 @@ class _BlockedElimination(Operation):
 
     def forward(self, scores: Tensor, lengths: Tensor, single_root: bool):
         scores, lengths = scores.contiguous(), lengths.contiguous()
-        log_partition, mantissas, exponents, pivots = self._new(scores)
+        log_partition, mantissas, exponents, pivots = self.new(scores)
         problem = scores, lengths, mantissas, exponents, pivots, log_partition
         adjoint, marginals = torch.zeros_like(scores), torch.zeros_like(scores)
         _run_in_blocks(triton_blocked.eliminate, single_root, *problem)
@@ -142,14 +181,14 @@ class _BlockedElimination(Operation):
         return (grad_scores,)
 
     def shapes(self, scores, lengths, single_root):
-        log_partition, mantissas, exponents, pivots = self._new(scores)
+        log_partition, mantissas, exponents, pivots = self.new(scores)
         marginals, adjoint = scores.new_empty(scores.shape), scores.new_empty(scores.shape)
         return log_partition, marginals, mantissas, exponents, pivots, adjoint
 
     def log_partition(self, scores, lengths, single_root):
         return reference.log_partition(scores, lengths, single_root)
 
-    def _new(self, scores: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    def new(self, scores: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
         """log Z, mantissas, exponents and pivots, uninitialised."""
         batch, n = len(scores), scores.shape[-1]
         mantissas, exponents = scores.new_empty(scores.shape), scores.new_empty(scores.shape)
@@ -223,5 +262,15 @@ def _blocks_in_use(kernel):
         yield dict(constants, HEADS=heads, SINGLE_ROOT=True), {"num_warps": warps, "maxnreg": REGISTERS}
 
 
+def _sampling():
+    """Those for 63 and for 1,023 words."""
+    kernel = triton_sampling.restore
+    types = {"lengths": "*i64", "seeds": "*i64", "links": "*i32", "heads": "*i64", "batch": "i32", "n": "i32"}
+    signature = {name: types.get(name, "*fp32") for name in kernel.arg_names if not name.isupper()}
+    for n in (63, 1023):
+        words, options = _words(n)
+        yield kernel, signature, {"SINGLE_ROOT": True, "WORDS": words}, options
+
+
 # The kernels that run in float32: kernel, types of its arguments, compile-time constants and launch options.
-CONFIGURATIONS = tuple(_configurations())
+CONFIGURATIONS = (*_configurations(), *_sampling())

@@ -88,10 +88,11 @@ def sample(
     log_weights = wide - best.masked_fill(best == NEGATIVE_INFINITY, 0)
     problem = log_weights.numpy(), log_weights.exp().numpy(), words.contiguous().numpy()
     over_batch(_trees, batch, *problem, single_root, TOLERANCE, seeds.cpu().numpy().astype(np.uint64), heads.numpy())
-    return _in_original_order(heads, order).to(scores.device)
+    return in_original_order(heads, order).to(scores.device)
 
 
-def _in_original_order(heads: Tensor, order: Optional[Tensor]) -> Tensor:
+def in_original_order(heads: Tensor, order: Optional[Tensor]) -> Tensor:
+    """Heads ``[count, batch, n]``, numbered from 1 with the root as 0, of words that were put in an ``order``."""
     if order is None:
         return heads
     heads = heads.gather(-1, order.expand_as(heads))
