@@ -380,7 +380,8 @@ def chain_of(states, items, n=4, dtype=torch.double, **options):
 
 
 @pytest.mark.parametrize("states", (2, 3, 5))
-def test_best_sequences_of_chains(states):
+def test_best_sequences_of_chains(states, monkeypatch):
+    monkeypatch.setattr(triton_sequences, "ROWS", 2)
     chain = chain_of(states, 6, lengths=torch.tensor([4, 3, 1, 0, 4, 4], device=DEVICE))
     best = chain.argmax
     with use_backend("reference"):
@@ -402,6 +403,7 @@ def test_best_sequences_whose_scores_are_large(number):
 @pytest.mark.parametrize("states", (2, 3))
 def test_samples_of_chains_have_the_probabilities_of_sequences(states, monkeypatch):
     monkeypatch.setattr(triton_sequences, "DRAWS", 1024)
+    monkeypatch.setattr(triton_sequences, "ROWS", 2)
     lengths, count = torch.tensor([3, 2, 0, 3], device=DEVICE), 3000
     chain = chain_of(states, 4, 3, torch.float32, lengths=lengths)
     samples = chain.sample((count,))

@@ -1,13 +1,13 @@
 """The best state sequence and samples of chains on the GPU, position by position, in Triton.
 
-A program computes a chain: a message has a lane for each state, and a table of edges is a tile. The best sequence is
-that of Viterbi (IEEE Transactions on Information Theory 1967), whose pointers are followed back from the end. Samples
-are exact: messages are filtered forward, and states are drawn backward given the state to their right (Scott, Journal
-of the American Statistical Association 2002, section 2.1), with a lane for each sample. Scores are logarithms, of any
-size; −inf forbids a state or a pair.
+A program computes a chain: a message has a lane for each state, and some rows of a table of edges are a tile. The best
+sequence is that of Viterbi (IEEE Transactions on Information Theory 1967), whose pointers are followed back from the
+end. Samples are exact: messages are filtered forward, and states are drawn backward given the state to their right
+(Scott, Journal of the American Statistical Association 2002, section 2.1), with a lane for each sample. Scores are
+logarithms, of any size; −inf forbids a state or a pair.
 """
 
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 import triton
@@ -20,8 +20,9 @@ from ..operations import uniform, without_gradient
 from ..pairwise import tables_of_chains
 from .potentials import NO_STATE
 
-# Beyond so many states a table does not fit in registers.
-MOST_STATES = 128
+# Beyond so many states rows of a table do not fit in registers.
+MOST_STATES = 256
+ROWS = 32
 # Samples that one program draws.
 DRAWS = 32
 NONE = tl.constexpr(NO_STATE)
@@ -40,7 +41,8 @@ def argmax(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> Tensor:
     """
     states = torch.full(unary.shape[:-1], NO_STATE, device=unary.device)
     pointers = torch.empty(unary.shape, dtype=torch.int32, device=unary.device)
-    _launch(viterbi, unary, pairwise, lengths, 1, pointers, states)
+    messages = torch.empty_like(unary, memory_format=torch.contiguous_format)
+    _launch(viterbi, unary, pairwise, lengths, 1, messages, pointers, states, **_rows(unary))
     return states
 
 
@@ -61,7 +63,7 @@ def sample(
             torch.empty_like(unary, memory_format=torch.contiguous_format),
             _uniform(shape, unary, generator),
         )
-        _launch(filter_forward, unary, pairwise, lengths, 1, messages)
+        _launch(filter_forward, unary, pairwise, lengths, 1, messages, **_rows(unary))
         draws = {"DRAWS": min(DRAWS, next_power_of_two(count))}
         blocks = -(-count // draws["DRAWS"])
         _launch(draw_backward, unary, pairwise, lengths, blocks, messages, uniforms, states, count, **draws)
@@ -89,9 +91,14 @@ def _launch(kernel, unary: Tensor, pairwise: Tensor, lengths: Tensor, blocks: in
         )  # fmt: skip
 
 
+def _rows(unary: Tensor) -> Dict[str, int]:
+    """How many rows of a table are in registers at a time."""
+    return {"ROWS": min(ROWS, next_power_of_two(unary.shape[-1]))}
+
+
 def _warps(width: int) -> int:
-    """Such that a lane has at most 16 entries of a table."""
-    return min(max(width * width // 512, 1), 16)
+    """Such that a lane has at most 16 entries of these rows."""
+    return max(min(ROWS, width) * width // 512, 1)
 
 
 # Kernels
@@ -101,20 +108,30 @@ _SIZES = ["chains", "n", "states", "table_stride", "edge_stride", "count"]
 
 @triton.jit(do_not_specialize=["chains", "n", "states", "table_stride", "edge_stride"])
 def viterbi(
-    unary, tables, lengths, pointers, best, chains, n, states, table_stride, edge_stride, STATES: tl.constexpr
+    unary, tables, lengths, messages, pointers, best, chains, n, states, table_stride, edge_stride,
+    ROWS: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Fill ``best`` ``[chains, n]``. ``pointers`` ``[chains, n, states]``: the best state before each state."""
+    """Fill ``best`` ``[chains, n]``. ``messages`` and ``pointers`` ``[chains, n, states]`` are the score of the best
+    sequence up to each state, and the state before that one in it."""
     chain = tl.program_id(0).to(tl.int64)
     length = _length_of(lengths, chain, n)
-    unary, tables = unary + chain * n * states, tables + chain * table_stride
+    unary, tables, messages = unary + chain * n * states, tables + chain * table_stride, messages + chain * n * states
     pointers, best = pointers + chain * n * states, best + chain * n
-    left, right = tl.arange(0, STATES)[:, None], tl.arange(0, STATES)[None, :]
     lanes = tl.arange(0, STATES)
-    message = tl.load(unary + lanes, mask=(lanes < states) & (length > 0), other=float("-inf"))
+    real = lanes < states
+    message = tl.load(unary + lanes, mask=real & (length > 0), other=float("-inf"))
     for i in range(1, length):
-        scores = message[:, None] + _table(tables + (i - 1) * edge_stride, left, right, states)
-        tl.store(pointers + i * states + lanes, tl.argmax(scores, 0), mask=lanes < states)
-        message = tl.max(scores, 0) + tl.load(unary + i * states + lanes, mask=lanes < states, other=float("-inf"))
+        tl.store(messages + (i - 1) * states + lanes, message, mask=real)
+        tl.debug_barrier()
+        message = tl.full((STATES,), float("-inf"), unary.dtype.element_ty)
+        pointer = tl.zeros((STATES,), tl.int32)
+        for first in range(0, states, ROWS):
+            scores = _scores(messages + (i - 1) * states, tables + (i - 1) * edge_stride, first, states, ROWS, STATES)
+            most = tl.max(scores, 0)
+            pointer = tl.where(most > message, first + tl.argmax(scores, 0), pointer)
+            message = tl.maximum(message, most)
+        tl.store(pointers + i * states + lanes, pointer, mask=real)
+        message += tl.load(unary + i * states + lanes, mask=real, other=float("-inf"))
     state = tl.argmax(message, 0)
     # Other lanes have stored the pointers.
     tl.debug_barrier()
@@ -127,25 +144,34 @@ def viterbi(
 
 @triton.jit(do_not_specialize=["chains", "n", "states", "table_stride", "edge_stride"])
 def filter_forward(
-    unary, tables, lengths, messages, chains, n, states, table_stride, edge_stride, STATES: tl.constexpr
+    unary, tables, lengths, messages, chains, n, states, table_stride, edge_stride,
+    ROWS: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
     """Fill ``messages`` ``[chains, n, states]``: the logarithm of the total weight of the sequences up to each state,
     but for a constant for each position."""
     chain = tl.program_id(0).to(tl.int64)
     length = _length_of(lengths, chain, n)
     unary, tables, messages = unary + chain * n * states, tables + chain * table_stride, messages + chain * n * states
-    left, right = tl.arange(0, STATES)[:, None], tl.arange(0, STATES)[None, :]
     lanes = tl.arange(0, STATES)
-    message = tl.load(unary + lanes, mask=(lanes < states) & (length > 0), other=float("-inf"))
+    real = lanes < states
+    message = tl.load(unary + lanes, mask=real & (length > 0), other=float("-inf"))
     for i in range(length):
         if i > 0:
-            scores = message[:, None] + _table(tables + (i - 1) * edge_stride, left, right, states)
-            shift = _finite(tl.max(scores, 0))
-            message = tl.log(tl.sum(tl.exp(scores - shift[None, :]), 0)) + shift
-            message += tl.load(unary + i * states + lanes, mask=lanes < states, other=float("-inf"))
+            tl.debug_barrier()
+            most = tl.full((STATES,), float("-inf"), unary.dtype.element_ty)
+            mass = tl.zeros((STATES,), unary.dtype.element_ty)
+            for first in range(0, states, ROWS):
+                before, edges = messages + (i - 1) * states, tables + (i - 1) * edge_stride
+                scores = _scores(before, edges, first, states, ROWS, STATES)
+                larger = tl.maximum(most, tl.max(scores, 0))
+                shift = _finite(larger)
+                mass = mass * tl.exp(most - shift) + tl.sum(tl.exp(scores - shift[None, :]), 0)
+                most = larger
+            message = tl.log(mass) + _finite(most)
+            message += tl.load(unary + i * states + lanes, mask=real, other=float("-inf"))
         # Only differences matter, and those of small numbers are accurate.
         message -= _finite(tl.max(message, 0))
-        tl.store(messages + i * states + lanes, message, mask=lanes < states)
+        tl.store(messages + i * states + lanes, message, mask=real)
 
 
 @triton.jit(do_not_specialize=["chains", "n", "states", "table_stride", "edge_stride", "count"])
@@ -173,8 +199,12 @@ def draw_backward(
 
 
 @triton.jit
-def _table(table, left, right, states):
-    return tl.load(table + left * states + right, mask=(left < states) & (right < states), other=float("-inf"))
+def _scores(message, table, first, states, ROWS: tl.constexpr, STATES: tl.constexpr):
+    """Scores of pairs, of some left states and all right ones, with the message to the left states."""
+    left, right = first + tl.arange(0, ROWS), tl.arange(0, STATES)[None, :]
+    before = tl.load(message + left, mask=left < states, other=float("-inf"))
+    pairs = (left < states)[:, None] & (right < states)
+    return before[:, None] + tl.load(table + left[:, None] * states + right, mask=pairs, other=float("-inf"))
 
 
 @triton.jit
@@ -191,7 +221,8 @@ def _length_of(lengths, chain, n):
 def _configurations():
     types = {"lengths": "*i64", "pointers": "*i32", "best": "*i64", "samples": "*i64"}
     for width in (2, MOST_STATES):
-        for kernel, constants in ((viterbi, {}), (filter_forward, {}), (draw_backward, {"DRAWS": DRAWS})):
+        rows = {"ROWS": min(ROWS, width)}
+        for kernel, constants in ((viterbi, rows), (filter_forward, rows), (draw_backward, {"DRAWS": DRAWS})):
             names = [name for name in kernel.arg_names if not name.isupper()]
             signature = {name: types.get(name, "i32" if name in _SIZES else "*fp32") for name in names}
             yield kernel, signature, dict(constants, STATES=width), {"num_warps": _warps(width)}
