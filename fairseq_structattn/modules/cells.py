@@ -30,8 +30,9 @@ class LSTMSteps:
     def __init__(self, weights: List[Tensor], known: Tensor):
         of_input, of_state, input_bias, state_bias = weights
         steps, batch, known_dim = known.shape
-        gates = _gates_of_known(known, of_input, input_bias + state_bias)
-        matrix = torch.cat((of_input[:, known_dim:], of_state), 1) if known_dim < of_input.size(1) else of_state
+        of_known, of_rest = _split(of_input, known_dim)
+        gates = _gates_of_known(known, of_known, input_bias + state_bias)
+        matrix = torch.cat((of_rest, of_state), 1) if of_rest.size(1) else of_state
         self._gates = RepeatedProduct(matrix.t(), steps, batch, gates)
         self._nothing: Optional[Tensor] = None
 
@@ -50,12 +51,13 @@ class GRUSteps:
     def __init__(self, weights: List[Tensor], known: Tensor):
         of_input, of_state, input_bias, state_bias = weights
         steps, batch, known_dim = known.shape
-        gates = _gates_of_known(known, of_input, input_bias)
+        of_known, of_rest = _split(of_input, known_dim)
+        gates = _gates_of_known(known, of_known, input_bias)
         # The reset gate multiplies the term of the state, so the two terms stay separate.
         self._of_state = RepeatedProduct(of_state.t(), steps, batch, state_bias)
         self._of_input: Optional[RepeatedProduct] = None
-        if known_dim < of_input.size(1):
-            self._of_input = RepeatedProduct(of_input[:, known_dim:].t(), steps, batch, gates)
+        if of_rest.size(1):
+            self._of_input = RepeatedProduct(of_rest.t(), steps, batch, gates)
         else:
             self._of_known = iter(gates.expand(steps, batch, -1).unbind(0))
 
@@ -101,10 +103,15 @@ def gru_cell(of_input: Tensor, of_state: Tensor, hidden: Tensor) -> Tensor:
     return torch.lerp(content, hidden, update)
 
 
-def _gates_of_known(known: Tensor, of_input: Tensor, bias: Tensor) -> Tensor:
+def _split(of_input: Tensor, known_dim: int) -> Tuple[Tensor, Tensor]:
+    """The weights of the known part of the inputs and of the rest. Two slices would have two gradients of full size."""
+    of_known, of_rest = of_input.split((known_dim, of_input.size(1) - known_dim), 1)
+    return of_known, of_rest
+
+
+def _gates_of_known(known: Tensor, of_known: Tensor, bias: Tensor) -> Tensor:
     """The terms of the gates that are known beforehand, ``[steps, batch, gates]`` or the bias alone."""
-    known_dim = known.size(-1)
-    return F.linear(known, of_input[:, :known_dim], bias) if known_dim else bias
+    return F.linear(known, of_known, bias) if known.size(-1) else bias
 
 
 STEPS: Dict[str, Callable[..., Union[LSTMSteps, GRUSteps]]] = {"lstm": LSTMSteps, "gru": GRUSteps}
