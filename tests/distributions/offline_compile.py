@@ -3,8 +3,8 @@
     python offline_compile.py fairseq_structattn.distributions.linear_chain.cuda 90 80
 
 A line of JSON for each entry of the module's ``CONFIGURATIONS`` and each compute capability; for capabilities after the
-first, of the largest configuration of each kernel alone, because compiling takes seconds. Triton must not be
-interpreting.
+first, of the largest configuration of each kernel alone, and not of kernels in float64, because compiling takes
+seconds. Triton must not be interpreting.
 """
 
 import glob
@@ -108,7 +108,8 @@ def main(module, first, *others):
     configurations = importlib.import_module(module).CONFIGURATIONS
     largest = {kernel: number for number, (kernel, *_) in enumerate(configurations)}
     for number, (kernel, arguments, constants, options) in enumerate(configurations):
-        for capability in (first, *others) if number in largest.values() else (first,):
+        every = number in largest.values() and "*fp32" in arguments.values()
+        for capability in (first, *others) if every else (first,):
             compiled = compile_kernel(kernel, arguments, constants, options, capability)
             used = resources(compiled.asm["ptx"])
             warps, shared = options["num_warps"], compiled.metadata.shared

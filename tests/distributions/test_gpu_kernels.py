@@ -21,7 +21,7 @@ from fairseq_structattn.distributions.projective_tree import reference as projec
 
 pytest.importorskip("triton")
 
-from fairseq_structattn.distributions.linear_chain import triton_scan, triton_sequences  # noqa: E402
+from fairseq_structattn.distributions.linear_chain import triton_scan, triton_sequences, triton_states  # noqa: E402
 from fairseq_structattn.distributions.projective_tree import cuda as projective_cuda  # noqa: E402
 from fairseq_structattn.distributions.spanning_tree import cuda as spanning_cuda  # noqa: E402
 from fairseq_structattn.distributions.spanning_tree import triton_sampling  # noqa: E402
@@ -56,6 +56,7 @@ def on_the_device(monkeypatch):
     if triton_launch.interpreted():
         monkeypatch.setattr(projective_cuda, "_TILES", ((1000, {"SPANS": 4, "SPLITS": 2}, {"num_warps": 1}),))
         monkeypatch.setattr(triton_scan, "TILES", ((4, 1), (16, 1)))
+        monkeypatch.setattr(triton_states, "ROWS", 4)
         monkeypatch.setattr(ScanOps, "generic_scan", scan_by_doubling)
         monkeypatch.setattr(InterpretedFunction, "__call__", call_part)
     with use_backend("cuda"):
@@ -303,7 +304,8 @@ def strided(tensor):
 def test_tables_shared_along_batch_dimensions(case):
     potentials = draw(case)
     potentials = {k: t if k in case.shared else t.reshape((2, 2) + t.shape[1:]) for k, t in potentials.items()}
-    for table in (torch.randn(2, 2), torch.randn(2, 1, 2, 2, 2), torch.randn(2, 2, 2)):
+    pairs = potentials["pairwise"].shape[-2:]
+    for table in (torch.randn(pairs), torch.randn(2, 1, 2, *pairs), torch.randn(2, *pairs)):
         given = dict(potentials, pairwise=table.double().to(DEVICE))
         check(case, given, torch.tensor(LENGTHS, device=DEVICE).reshape(2, 2), 1e-10)
 
@@ -379,9 +381,27 @@ def chain_of(states, items, n=4, dtype=torch.double, **options):
     return LinearChain(**scores, num_states=states, **options)
 
 
+@pytest.mark.skipif(not triton_launch.interpreted(), reason="chains of 40 states have two such blocks")
+def test_chains_of_more_states_than_rows_of_a_block(monkeypatch):
+    monkeypatch.setattr(triton_states, "ROWS", 2)
+    case = next(case for case in CASES if case.name == "chain-of-three-states-with-ends")
+    test_kernels_agree_with_the_reference(case, 4, torch.double)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("states", (40, 100, 256))
+def test_chains_of_many_states(states):
+    chain = chain_of(states, 3, 20, torch.float32, lengths=torch.tensor([20, 7, 20], device=DEVICE))
+    found = [*outputs(chain), chain.argmax]
+    with use_backend("reference"):
+        expected = [*outputs(chain), chain.argmax]
+    for value, other in zip(found, expected):
+        close(value.cpu(), other.cpu(), 1e-4)
+
+
 @pytest.mark.parametrize("states", (2, 3, 5))
 def test_best_sequences_of_chains(states, monkeypatch):
-    monkeypatch.setattr(triton_sequences, "ROWS", 2)
+    monkeypatch.setattr(triton_states, "ROWS", 2)
     chain = chain_of(states, 6, lengths=torch.tensor([4, 3, 1, 0, 4, 4], device=DEVICE))
     best = chain.argmax
     with use_backend("reference"):
@@ -403,7 +423,6 @@ def test_best_sequences_whose_scores_are_large(number):
 @pytest.mark.parametrize("states", (2, 3))
 def test_samples_of_chains_have_the_probabilities_of_sequences(states, monkeypatch):
     monkeypatch.setattr(triton_sequences, "DRAWS", 1024)
-    monkeypatch.setattr(triton_sequences, "ROWS", 2)
     lengths, count = torch.tensor([3, 2, 0, 3], device=DEVICE), 3000
     chain = chain_of(states, 4, 3, torch.float32, lengths=lengths)
     samples = chain.sample((count,))

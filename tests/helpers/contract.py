@@ -339,7 +339,7 @@ def _states(count, per_edge, ends, binary=False):
 
     structures = sequences(count, per_edge, ends, binary)
     shared = () if per_edge else ("pairwise",)
-    return _chain(None if binary else count), shapes, structures, shared, count == 2
+    return _chain(None if binary else count), shapes, structures, shared, count == 2 or per_edge
 
 
 def _segments(longest, labels, per_edge):

@@ -1,5 +1,6 @@
 """Linear chains on the GPU: expectations of binary chains by a parallel scan over the positions, at depth log n
-(:mod:`.triton_scan`); best sequences and samples position by position (:mod:`.triton_sequences`)."""
+(:mod:`.triton_scan`); those of chains of more states (:mod:`.triton_states`), best sequences and samples
+(:mod:`.triton_sequences`) position by position."""
 
 from typing import Optional, Tuple
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..pairwise import tables_of_chains
-from . import reference, triton_scan, triton_sequences
+from . import reference, triton_scan, triton_sequences, triton_states
 from .potentials import Potentials, both_states, mask_states
 
 
@@ -24,16 +25,18 @@ def sample(chain: Potentials, count: int, generator: Optional[torch.Generator] =
 
 
 def _fits(chain: Potentials) -> bool:
-    return chain.positions > 0 and chain.num_states <= triton_sequences.MOST_STATES
+    return chain.positions > 0 and chain.num_states <= triton_states.MOST_STATES
 
 
 def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
     """log Z ``[*batch]``, marginals in the shape of ``unary`` and, if asked, edge marginals ``[*batch, n-1, K, K]``.
 
-    Differentiable any number of times. The reference computes chains of more than two states.
+    Differentiable any number of times. The reference computes chains of more than 256 states.
     """
-    if chain.num_states != 2 or chain.positions == 0:
+    if not _fits(chain):
         return reference.expectations(chain, with_edges)
+    if chain.num_states != 2:
+        return _expectations_of_states(chain, with_edges)
     unary, pairwise, start, end = chain.unary, chain.pairwise, chain.start, chain.end
     if not chain.binary:
         # The difference of the two states' scores may be ∞ − ∞, so each score is added to all edges into its state.
@@ -45,6 +48,16 @@ def expectations(chain: Potentials, with_edges: bool = False) -> Tuple[Tensor, T
         unary, pairwise.to(unary.dtype), chain.lengths, start, end, with_edges
     )
     return log_partition, selected if chain.binary else both_states(selected, log_partition, chain.real), edges
+
+
+def _expectations_of_states(chain: Potentials, with_edges: bool) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
+    unary, pairwise, lengths = chain.states()
+    batch_shape, (n, states) = lengths.shape, unary.shape[-2:]
+    log_partition, marginals, edges = triton_states.expectations(
+        unary.reshape(-1, n, states), tables_of_chains(pairwise, batch_shape), lengths.reshape(-1), with_edges
+    )
+    edges = edges.reshape(batch_shape + edges.shape[1:]) if with_edges else None
+    return log_partition.reshape(batch_shape), marginals.reshape(unary.shape), edges
 
 
 def binary_expectations(
@@ -90,4 +103,6 @@ def _ends(start: Optional[Tensor], end: Optional[Tensor], batch_shape: torch.Siz
     return torch.cat([scores.expand(batch_shape + (2,)) for scores in both], -1).reshape(-1, 4)
 
 
-CONFIGURATIONS = (*triton_scan.CONFIGURATIONS, *triton_sequences.CONFIGURATIONS)
+CONFIGURATIONS = tuple(
+    one for module in (triton_scan, triton_states, triton_sequences) for one in module.CONFIGURATIONS
+)

@@ -310,7 +310,7 @@ def _backward(
                 )
 
 
-# All kernels that the launches above compile for float32.
+# All kernels that the launches above compile: kernel, types of its arguments, compile-time constants and options.
 _INTEGERS = ("single_root", "with_marginals", "most", "batch")
 _TYPES = {"lengths": "*i64", "fits": "*i32", "stacks": "*i32", "heads": "*i64", **dict.fromkeys(_INTEGERS, "i32")}
 
@@ -324,7 +324,10 @@ def _configurations():
         yield read_trees, {"TILE": _READING["TILE"], "BEST": best}, {"num_warps": _READING["num_warps"]}
 
 
-CONFIGURATIONS = [
-    (kernel, {name: _TYPES.get(name, "*fp32") for name in kernel.arg_names if not name.isupper()}, constants, options)
-    for kernel, constants, options in _configurations()
-]
+def _types(kernel: triton.JITFunction):
+    # The best tree and samples are found in float64, as on the CPU.
+    number = "*fp32" if kernel in (_forward, _backward) else "*fp64"
+    return {name: _TYPES.get(name, number) for name in kernel.arg_names if not name.isupper()}
+
+
+CONFIGURATIONS = [(kernel, _types(kernel), constants, options) for kernel, constants, options in _configurations()]

@@ -263,14 +263,14 @@ def _blocks_in_use(kernel):
 
 
 def _sampling():
-    """Those for 63 and for 1,023 words."""
+    """Those for 63 and for 1,023 words, in float64, as on the CPU."""
     kernel = triton_sampling.restore
     types = {"lengths": "*i64", "seeds": "*i64", "links": "*i32", "heads": "*i64", "batch": "i32", "n": "i32"}
-    signature = {name: types.get(name, "*fp32") for name in kernel.arg_names if not name.isupper()}
+    signature = {name: types.get(name, "*fp64") for name in kernel.arg_names if not name.isupper()}
     for n in (63, 1023):
         words, options = _words(n)
         yield kernel, signature, {"SINGLE_ROOT": True, "WORDS": words}, options
 
 
-# The kernels that run in float32: kernel, types of its arguments, compile-time constants and launch options.
+# The kernels that run: kernel, types of its arguments, compile-time constants and launch options.
 CONFIGURATIONS = (*_configurations(), *_sampling())
