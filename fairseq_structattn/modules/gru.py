@@ -9,7 +9,8 @@ content n of a step,
 every gradient of the step is a factor times the gradient g of h': with a = (1 − z)(1 − n²), that of x_n is a ⊙ g, that
 of u_n is a r ⊙ g, that of x_r and u_r is a u_n r (1 − r) ⊙ g, and that of x_z and u_z is (h − n) z (1 − z) ⊙ g. The
 factors of all steps are computed together. What is left for each step is one product with the factors, one with W, and
-the term z ⊙ g of the gradient of h. Directions run side by side.
+the term z ⊙ g of the gradient of h. Directions run side by side. One product of a step gives r, z, x_n and u_n, which
+are a fourth part because r multiplies them.
 """
 
 from typing import Optional, Sequence, Tuple
@@ -18,10 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_structattn.modules.cells import gru_cell
-
-# For larger states, PyTorch's own recurrence, which needs less memory, is as fast or faster.
-LARGEST_STATE = 8192
+# For larger states PyTorch's own recurrence, whose products are a quarter smaller, is as fast or faster.
+LARGEST_STATE = 1024
 
 
 class GRU(nn.GRU):
@@ -60,90 +59,94 @@ def gru_layer(
     Returns:
         states of each, ``[steps, batch, hidden_dim]``, in the dtype of the weights
     """
-    gates = torch.stack([F.linear(part, own[0], own[2]) for part, own in zip(inputs, weights)], 1)
-    of_state, bias = torch.stack([own[1] for own in weights]), torch.stack([own[3] for own in weights])
+    gates = torch.stack([_terms(part, own) for part, own in zip(inputs, weights)], 1)
+    of_state = torch.stack([_of_state(own) for own in weights])
     gates = gates.to(of_state.dtype)
     if start is None:
         start = gates.new_zeros(*gates.shape[1:3], of_state.size(-1))
-    return _Recurrence.apply(gates, of_state, bias.unsqueeze(1), start.to(of_state.dtype)).unbind(1)
+    return _Recurrence.apply(gates, of_state, start.to(of_state.dtype)).unbind(1)
+
+
+def _terms(inputs: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """What is added to the products with the state, ``[steps, batch, 4 · hidden]``: x_r, x_z and x_n with their biases,
+    and the bias of u_n, which the reset gate multiplies."""
+    of_input, _, bias, bias_of_state = weights
+    of_gates, of_content = bias_of_state.split(2 * bias.size(0) // 3)
+    terms = F.linear(inputs, of_input, bias + F.pad(of_gates, (0, of_content.size(0))))
+    return torch.cat((terms, of_content.to(terms.dtype).expand(*terms.shape[:2], -1)), -1)
+
+
+def _of_state(weights: Sequence[Tensor]) -> Tensor:
+    """W ``[4 · hidden, hidden]``, which is 0 for x_n."""
+    of_gates, of_content = weights[1].split(2 * weights[1].size(1))
+    return torch.cat((of_gates, torch.zeros_like(of_content), of_content))
 
 
 class _Recurrence(torch.autograd.Function):
-    """From the terms of the inputs ``[steps, number, batch, 3 · hidden]``, weights of the states ``[number, 3 · hidden,
-    hidden]``, their biases ``[number, 1, 3 · hidden]`` and the states before the first step ``[number, batch, hidden]``
-    to all states ``[steps, number, batch, hidden]``."""
+    """From terms ``[steps, number, batch, 4 · hidden]``, weights of the states ``[number, 4 · hidden, hidden]`` and the
+    states before the first step ``[number, batch, hidden]`` to all states ``[steps, number, batch, hidden]``."""
 
     @staticmethod
-    def forward(ctx, gates: Tensor, weight: Tensor, bias: Tensor, start: Tensor) -> Tensor:
+    def forward(ctx, terms: Tensor, weight: Tensor, start: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):
-            states, of_state, marks, content = _run(gates, weight.transpose(1, 2), bias, start)
-        ctx.save_for_backward(gates, weight, bias, start, states, of_state, marks, content)
+            states, sums, content = _run(terms, weight.transpose(1, 2), start)
+        ctx.save_for_backward(terms, weight, start, states, sums, content)
         return states[1:]
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        inputs, (states, of_state, marks, content) = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        inputs, (states, sums, content) = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         if torch.is_grad_enabled():
             return torch.autograd.grad(_differentiable(*inputs), inputs, grad, create_graph=True)
         with torch.autocast("cpu", enabled=False):
-            slope, factors = _factors(states[:-1], of_state, marks, content)
-            grads, grad_of_state = _run_back(grad, factors, marks.chunk(2, -1)[1], inputs[1])
-            # The terms of input and state have the same gradients, but for that of the content.
-            grad_gates = grad_of_state.clone()
-            torch.mul(grads[1:], slope, out=grad_gates[..., -slope.size(-1) :])
-            by_direction = grad_of_state.transpose(0, 1).flatten(1, 2)
-            before = states[:-1].transpose(0, 1).flatten(1, 2)
-            grad_weight = torch.bmm(by_direction.transpose(1, 2), before)
-            return grad_gates, grad_weight, by_direction.sum(1, keepdim=True), grads[0]
+            grad_start, grads = _run_back(grad, _factors(states[:-1], sums, content), sums, inputs[1])
+            by_direction, before = (part.transpose(0, 1).flatten(1, 2) for part in (grads, states[:-1]))
+            return grads, torch.bmm(by_direction.transpose(1, 2), before), grad_start
 
 
-def _run(gates: Tensor, matrix: Tensor, bias: Tensor, start: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-    """States, the first of them `start`; the terms u; reset and update gates side by side; and contents."""
-    steps, width = gates.size(0), start.size(-1)
-    states = gates.new_empty(steps + 1, *start.shape)
-    states[0] = start
-    of_state, marks = torch.empty_like(gates), gates.new_empty(*gates.shape[:-1], 2 * width)
-    content = torch.empty_like(states[1:])
-    split = (2 * width, width)
-    parts = (states[:-1], states[1:], of_state, *of_state.split(split, -1), *gates.split(split, -1))
-    for hidden, following, term, *terms, mark, reset, update, new in zip(
-        *(part.unbind(0) for part in (*parts, marks, *marks.chunk(2, -1), content))
+def _run(terms: Tensor, matrix: Tensor, start: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """States, the first of them `start`; r, z, x_n and u_n side by side; and contents."""
+    sums, states, contents = torch.empty_like(terms), [start], []
+    marks = sums[..., : 2 * start.size(-1)]
+    for term, total, mark, reset, update, of_input, of_state in zip(
+        *(part.unbind(0) for part in (terms, sums, marks, *sums.chunk(4, -1)))
     ):
-        gates_of_state, content_of_state, gates_of_input, content_of_input = terms
-        torch.baddbmm(bias, hidden, matrix, out=term)
-        torch.add(gates_of_input, gates_of_state, out=mark).sigmoid_()
-        torch.addcmul(content_of_input, reset, content_of_state, out=new).tanh_()
-        torch.lerp(new, hidden, update, out=following)
-    return states, of_state, marks, content
+        torch.baddbmm(term, states[-1], matrix, out=total)
+        mark.sigmoid_()
+        contents.append(torch.addcmul(of_input, reset, of_state).tanh_())
+        states.append(torch.lerp(contents[-1], states[-1], update))
+    return torch.stack(states), sums, torch.stack(contents)
 
 
-def _factors(before: Tensor, of_state: Tensor, marks: Tensor, content: Tensor) -> Tuple[Tensor, Tensor]:
-    """The factor of the gradient of x_n, and those of u_r, u_z and u_n, ``[steps, number, batch, 3, hidden]``."""
-    reset, update = marks.chunk(2, -1)
-    slope = (1 - update).mul_(1 - content * content)
-    factors = of_state.new_empty(*content.shape[:-1], 3, content.size(-1))
-    of_reset, of_update, of_content = factors.unbind(-2)
-    torch.mul(slope, reset, out=of_content)
-    torch.mul(of_content, 1 - reset, out=of_reset).mul_(of_state[..., -content.size(-1) :])
+def _factors(before: Tensor, sums: Tensor, content: Tensor) -> Tensor:
+    """The factors of the gradients of r's argument, z's, x_n and u_n, ``[steps, number, batch, 4, hidden]``."""
+    reset, update, _, of_state = sums.chunk(4, -1)
+    factors = sums.new_empty(*content.shape[:-1], 4, content.size(-1))
+    of_reset, of_update, of_input, of_product = factors.unbind(-2)
+    torch.mul(1 - update, 1 - content * content, out=of_input)
+    torch.mul(of_input, reset, out=of_product)
+    torch.mul(of_product, 1 - reset, out=of_reset).mul_(of_state)
     torch.mul(update, 1 - update, out=of_update).mul_(before - content)
-    return slope, factors
+    return factors
 
 
-def _run_back(grad: Tensor, factors: Tensor, update: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
-    """The gradients of all states, that before the first step first, and those of the terms u."""
-    grads = torch.cat((grad.new_zeros(1, *grad.shape[1:]), grad))
-    grad_of_state = torch.empty_like(factors)
-    steps = zip(*(part.unbind(0) for part in (grads[1:], grads[:-1], grad_of_state, factors, update)))
-    for after, before, terms, factor, kept in reversed(list(steps)):
-        torch.mul(after.unsqueeze(-2), factor, out=terms)
-        before.baddbmm_(terms.flatten(-2), weight).addcmul_(after, kept)
-    return grads, grad_of_state.flatten(-2)
+def _run_back(grad: Tensor, factors: Tensor, sums: Tensor, weight: Tensor) -> Tuple[Tensor, Tensor]:
+    """The gradients of the states before the first step and of all terms."""
+    grads, update = torch.empty_like(sums), sums.chunk(4, -1)[1]
+    of_states = torch.cat((grad.new_zeros(1, *grad.shape[1:]), grad)).unbind(0)
+    split = grads.view_as(factors)
+    steps = zip(of_states[1:], of_states, *(part.unbind(0) for part in (grads, split, factors, update)))
+    for after, before, flat, parts, factor, kept in reversed(list(steps)):
+        torch.mul(after.unsqueeze(-2), factor, out=parts)
+        before.baddbmm_(flat, weight).addcmul_(after, kept)
+    return of_states[0], grads
 
 
-def _differentiable(gates: Tensor, weight: Tensor, bias: Tensor, start: Tensor) -> Tensor:
+def _differentiable(terms: Tensor, weight: Tensor, start: Tensor) -> Tensor:
     """:class:`_Recurrence`, recorded by autograd."""
     states = [start]
-    for of_input in gates.unbind(0):
-        of_state = torch.baddbmm(bias, states[-1], weight.transpose(1, 2))
-        states.append(gru_cell(of_input, of_state, states[-1]))
+    for term in terms.unbind(0):
+        reset, update, of_input, of_state = torch.baddbmm(term, states[-1], weight.transpose(1, 2)).chunk(4, -1)
+        content = torch.tanh(of_input + torch.sigmoid(reset) * of_state)
+        states.append(torch.lerp(content, states[-1], torch.sigmoid(update)))
     return torch.stack(states[1:])
