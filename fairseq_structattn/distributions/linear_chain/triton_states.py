@@ -112,7 +112,7 @@ def configuration(kernel, states: int) -> Tuple[Dict[str, int], Dict[str, int]]:
     width = next_power_of_two(states)
     rows = min(ROWS, width, ENTRIES // width)
     constants = {"STATES": width, "ROWS": rows} if "ROWS" in kernel.arg_names else {"STATES": width}
-    return constants, {"num_warps": max(rows * width // 256, 1)}
+    return constants, {"num_warps": min(max(rows * width // 128, 1), 8)}
 
 
 # Kernels
