@@ -19,7 +19,7 @@ def draw_differences(found: Mapping[str, Difference], colours: Sequence[str], ba
 
     if not found:
         return None
-    figure, axes = pyplot.subplots(figsize=(8, 1.3 + 0.36 * len(found)))
+    figure, axes = pyplot.subplots(figsize=(8.5, 1.3 + 0.36 * len(found)))
     for place, (one, colour) in enumerate(zip(found.values(), colours)):
         axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2.5, solid_capstyle="butt")
         axes.plot(one.each, [place] * len(one.each), "|", color=colour, markersize=9)
@@ -29,11 +29,10 @@ def draw_differences(found: Mapping[str, Difference], colours: Sequence[str], ba
     if bar is not None:
         axes.axvline(bar, color="0.5", linewidth=0.8, linestyle="dashed")
         places = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-        axes.annotate("what was to be shown", (bar, 1), (2, 2), color="0.4", **places)
+        # To the left, where there is room: the axis ends behind the bar.
+        axes.annotate("what was to be shown", (bar, 1), (2, 2), color="0.4", horizontalalignment="right", **places)
     axes.set_ylim(len(found) - 0.5, -0.5)
-    axes.set_xlabel(
-        "BLEU more than softmax, both test sets:\nmean over seeds, 95 % interval over sentences; strokes: seeds"
-    )
+    axes.set_xlabel("BLEU more than softmax, both test sets:\nmean over seeds (strokes), 95 % interval over sentences")
     axes.grid(axis="x", alpha=0.3)
     figure.tight_layout()
     return figure
