@@ -52,7 +52,7 @@ def _without_empty(value: Tensor, lengths: Tensor, single_root: bool) -> Tensor:
     return value.masked_fill(lengths == 0, NEGATIVE_INFINITY) if single_root else value
 
 
-# One algorithm each, on the CPU wherever the scores are.
+# One implementation each, compiled if numba is installed.
 argmax = reference.argmax
 sample = reference.sample
 

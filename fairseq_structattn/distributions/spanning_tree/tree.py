@@ -29,7 +29,8 @@ class SpanningTree(DependencyTree):
     Members are those of :class:`StructuredDistribution`. ``marginals``, ``argmax``, samples and what ``log_prob`` takes
     are arcs ``[*batch, n+1, n]``. ``argmax`` uses the algorithm of Chu & Liu and Edmonds, which is exact for a single
     root too. Samples are exact and take the same time whatever the scores, up to differences of several hundreds: they
-    reverse the elimination at random (:mod:`.reverse_elimination`). Both run on the CPU, wherever the scores are.
+    reverse the elimination at random (:mod:`.reverse_elimination`). The best tree is found on the CPU, wherever the
+    scores are.
 
     Log Z and marginals can be differentiated any number of times.
 
