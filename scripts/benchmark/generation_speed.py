@@ -17,7 +17,7 @@ from typing import Dict, List
 import torch
 from fairseq import options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from training_speed import ON_CPU, SYSTEMS, add_reduce, measure, model_options, publish, reduced_number
+from training_speed import ON_CPU, SYSTEMS, add_reduce, chosen_systems, measure, model_options, publish, reduced_number
 
 import fairseq_structattn  # noqa: F401  (registers the architectures)
 from fairseq_structattn.analysis.files import check_outputs, command
@@ -89,10 +89,7 @@ def main(arguments=None) -> None:
     add_reduce(parser, "sizes of models, and the rounds,")
     parser.add_argument("--output", metavar="FILE", help="file to which rows are appended (default: only print them)")
     arguments = parser.parse_args(arguments)
-    systems = arguments.systems.split(",")
-    unknown = [system for system in systems if system not in SYSTEMS]
-    if unknown:
-        parser.error(f"--systems {','.join(unknown)}: not known, choose from {', '.join(SYSTEMS)}")
+    systems = chosen_systems(parser, arguments.systems)
     check_outputs({"--output": arguments.output})
     device, sizes = torch.device(arguments.device), model_options("equal", arguments.reduce)
     generating = {

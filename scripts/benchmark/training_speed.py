@@ -204,6 +204,15 @@ def publish(rows: List[Dict], output: Optional[str], script: str) -> None:
     replace_rows(output, content, ("job", "system"))
 
 
+def chosen_systems(parser: argparse.ArgumentParser, names: str) -> List[str]:
+    """The systems of ``--systems``; an error of the parser names those that are not known."""
+    systems = names.split(",")
+    unknown = [system for system in systems if system not in SYSTEMS]
+    if unknown:
+        parser.error(f"--systems {','.join(unknown)}: not known, choose from {', '.join(SYSTEMS)}")
+    return systems
+
+
 @command
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -227,10 +236,7 @@ def main(arguments=None) -> None:
     add_reduce(parser, "equal sizes of models, and the rounds,")
     parser.add_argument("--output", metavar="FILE", help="file to which rows are appended (default: only print them)")
     arguments = parser.parse_args(arguments)
-    systems = arguments.systems.split(",")
-    unknown = [system for system in systems if system not in SYSTEMS]
-    if unknown:
-        parser.error(f"--systems {','.join(unknown)}: not known, choose from {', '.join(SYSTEMS)}")
+    systems = chosen_systems(parser, arguments.systems)
     check_outputs({"--output": arguments.output})
     device = torch.device(arguments.device)
     sizes = model_options(arguments.sizes, arguments.reduce)
