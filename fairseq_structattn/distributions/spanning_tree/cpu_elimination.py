@@ -20,7 +20,7 @@ from ..kernels.numba_compile import kernel, subroutine
 from ..kernels.numba_math import exp
 from ..kernels.numba_simd import empty_lanes, fill, load, multiply_add, store
 from ..semirings import NEGATIVE_INFINITY
-from .bounded_elimination import error_of, pass_errors, pivot_of
+from .bounded_elimination import arrange, error_of, pass_errors, pivot_of
 from .cpu_products import BLOCK, add_dots, add_earlier_rows, add_later_rows, add_products, add_sums
 
 # Weights below exp(−250) count as lost. Then X stays below exp(250) wherever the elimination is accurate, which leaves
@@ -152,11 +152,9 @@ def _weigh(scores, n, best, weights):
 
 @subroutine
 def _place(weights, n, tape):
-    """Copy the weights of n words, the root first, to the tape."""
-    for h in range(n + 1):
-        row = h - 1 if h > 0 else n
-        for m in range(n):
-            tape[row, m] = weights[h, m]
+    """Copy the weights of n words to the tape, with padding."""
+    arrange(weights, n, tape)
+    for row in range(n + 1):
         for m in range(n, padded(n)):
             tape[row, m] = 0
 
